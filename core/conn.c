@@ -1,0 +1,997 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Upgraded connections: the pump between the application's socket pair, the hidden TCP connection and the rings. Each direction
+ * begins on TCP and moves to the fabric once, at the stream offset that its first record names (docs/architecture.md).
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "internal.h"
+#include "log.h"
+#include "util.h"
+
+#define CHUNK_MAX (512u << 10)     /* payload of a record: below 256 KiB throughput falls (facts of libfabric 1.17) */
+#define BOUNCE (256u << 10)        /* TCP mode: bytes moved at a time */
+#define LAZY_RING_BYTES (64u << 10) /* TCP bytes after which a Vortex server offers a ring for the client's direction too */
+#define GONE_MS 60000              /* the application closed: how long the peer may take to end its direction (tcp_fin_timeout) */
+#define RUN_BYTES (4u << 20)       /* fairness: bytes a connection may move in one turn */
+
+static uint8_t bounce[BOUNCE]; /* engine thread only */
+
+static void conn_end_check(struct vr_conn *c);
+static void conn_reset(struct vr_conn *c, bool tell_peer);
+
+void vr_conn_queue(struct vr_conn *c)
+{
+	if (c->queued || c->zombie)
+		return;
+	c->queued = true;
+	c->run_next = vr_engine.run;
+	vr_engine.run = c;
+}
+
+static struct vr_conn *conn_new(enum vr_side side)
+{
+	struct vr_conn *c = calloc(1, sizeof(*c));
+
+	if (!c)
+		return NULL;
+	c->side = side;
+	c->app_fd = c->pump_fd = c->tcp_fd = -1;
+	c->pump_io = (struct vr_io){VR_IO_PUMP, c};
+	c->tcp_io = (struct vr_io){VR_IO_TCP, c};
+	c->handle = vr_handle_new(c, false);
+	c->next = vr_engine.conns;
+	if (c->next)
+		c->next->prev = c;
+	vr_engine.conns = c;
+	return c;
+}
+
+static void send_id(struct vr_conn *c, uint8_t type)
+{
+	struct vr_msg m = {.type = type, .conn_id = c->id};
+
+	if (c->session)
+		vr_session_send(c->session, &m);
+}
+
+/* ---- rings ---- */
+
+static struct vr_wire_window window_of(struct vr_piece *p, size_t size)
+{
+	return p ? (struct vr_wire_window){size, vr_piece_remote(p), vr_piece_mem(p)->key} : (struct vr_wire_window){0};
+}
+
+static struct vr_wire_window offer_ring(struct vr_conn *c)
+{
+	enum vr_reason why = VR_REASON_NONE;
+
+	c->in.offered = true;
+	c->in.ring = vr_pool_get(&c->session->rings, vr_engine.cfg.memory, &why);
+	if (!c->in.ring) {
+		vr_stats_reason(c->side, why);
+		return (struct vr_wire_window){0};
+	}
+	vr_gauge(VR_GAUGE_RINGS_RX, 1);
+	c->in.size = c->session->ring_size;
+	memset(c->in.ring->p, 0, sizeof(struct vr_record));
+	return window_of(c->in.ring, c->in.size);
+}
+
+static struct vr_wire_window credit_word(struct vr_conn *c)
+{
+	enum vr_reason why;
+
+	c->out.word = vr_pool_get(&c->session->words, vr_engine.cfg.memory, &why);
+	if (!c->out.word)
+		return (struct vr_wire_window){0};
+	memset(c->out.word->p, 0, 64);
+	return window_of(c->out.word, 64);
+}
+
+static bool window_ok(const struct vr_wire_window *w)
+{
+	return w->size == 0 || (w->size >= 4096 && w->size <= (1ull << 32) && !(w->size & (w->size - 1)));
+}
+
+/* Leave the session: rings and words go back to it. Only when neither side can still write. */
+static void unbind(struct vr_conn *c)
+{
+	struct vr_session *s = c->session;
+
+	if (!s)
+		return;
+	if (c->in.ring) {
+		vr_pool_put(&s->rings, c->in.ring);
+		vr_gauge(VR_GAUGE_RINGS_RX, -1);
+	}
+	if (c->out.word)
+		vr_pool_put(&s->words, c->out.word);
+	if (c->out.ring) {
+		vr_pool_put(&s->ep->tx, c->out.ring);
+		vr_gauge(VR_GAUGE_RINGS_TX, -1);
+	}
+	c->in.ring = c->out.word = c->out.ring = NULL;
+	s->conns--;
+	s->idle_since = vr_now_ms();
+	c->session = NULL;
+}
+
+static void bind_session(struct vr_conn *c, struct vr_session *s)
+{
+	c->session = s;
+	s->conns++;
+}
+
+/* ---- life ---- */
+
+static void close_fds(struct vr_conn *c, bool rst)
+{
+	struct linger l = {1, 0};
+
+	if (rst && c->tcp_fd >= 0)
+		setsockopt(c->tcp_fd, SOL_SOCKET, SO_LINGER, &l, sizeof(l));
+	if (c->pump_fd >= 0)
+		c->pump_fd = vr_engine_close(c->pump_fd);
+	if (c->tcp_fd >= 0)
+		c->tcp_fd = vr_engine_close(c->tcp_fd);
+}
+
+static void conn_free(struct vr_conn *c)
+{
+	sigset_t set;
+
+	if (c->zombie)
+		return;
+	close_fds(c, false);
+	unbind(c);
+	if (c->attached) {
+		vr_count(VR_CTR_CLOSED, 1);
+		vr_gauge(VR_GAUGE_OPEN, -1);
+	}
+	vr_lock(&vr_engine.lock, &set);
+	vr_engine.reserved -= c->reserved;
+	vr_unlock(&vr_engine.lock, &set);
+	vr_shared_put(c->shared);
+	free(c->out.left);
+	free(c->in.left);
+	vr_handle_free(c->handle);
+	if (c->prev)
+		c->prev->next = c->next;
+	else
+		vr_engine.conns = c->next;
+	if (c->next)
+		c->next->prev = c->prev;
+	/* Events and run queue entries of this turn may still point here: freed at the end of the turn. */
+	c->zombie = true;
+	c->next = vr_engine.zombies;
+	vr_engine.zombies = c;
+}
+
+void vr_conn_free_zombies(void)
+{
+	for (struct vr_conn **p = &vr_engine.zombies; *p;) {
+		struct vr_conn *c = *p;
+
+		if (c->queued) {
+			p = &c->next;
+			continue;
+		}
+		*p = c->next;
+		free(c);
+	}
+}
+
+/* Give memory back once nobody writes any more: our writes have completed, and the peer said DONE. */
+static void conn_end_check(struct vr_conn *c)
+{
+	if (!c->ended || c->out.writes)
+		return;
+	if (!c->session) {
+		conn_free(c);
+		return;
+	}
+	if (!c->done_sent) {
+		c->done_sent = true;
+		send_id(c, VR_MSG_DONE);
+	}
+	if (c->session && (c->peer_done || c->session->state == VR_SESSION_DEAD))
+		conn_free(c);
+}
+
+static void conn_finish_check(struct vr_conn *c)
+{
+	if (c->ended || !c->out.done || !c->in.done)
+		return;
+	c->ended = true;
+	close_fds(c, false);
+	conn_end_check(c);
+}
+
+/* The application must see ECONNRESET, by whatever call it comes. */
+static void app_reset(struct vr_conn *c)
+{
+	int fd;
+	struct stat st;
+
+	if (c->pump_fd < 0)
+		return;
+	if (c->shared)
+		atomic_store(&c->shared->reset, 1);
+	/* An unread byte at our end turns our close into ECONNRESET for it. It is sent through a verified duplicate of the
+	 * application's own descriptor: the number may have been reused. */
+	fd = fcntl(c->app_fd, F_DUPFD_CLOEXEC, c->pump_fd);
+	if (fd >= 0) {
+		if (!fstat(fd, &st) && st.st_ino == c->app_ino)
+			(void)!send(fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+		c->pump_fd = vr_engine_close(c->pump_fd);
+		close(fd);
+	}
+}
+
+static void conn_reset(struct vr_conn *c, bool tell_peer)
+{
+	if (c->ended)
+		return;
+	if (tell_peer && c->session)
+		send_id(c, VR_MSG_RESET);
+	c->reset = c->ended = true;
+	vr_count(VR_CTR_RESETS, 1);
+	app_reset(c);
+	close_fds(c, true);
+	conn_end_check(c);
+}
+
+/* ---- matching ---- */
+
+static void matched(struct vr_conn *c)
+{
+	c->matched = true;
+	vr_count(VR_CTR_UPGRADED, 1);
+	vr_conn_queue(c);
+}
+
+static void say_open(struct vr_conn *c)
+{
+	struct vr_msg m = {.type = VR_MSG_OPEN, .conn_id = c->id, .epoch = c->epoch, .local = c->local, .peer = c->peer,
+			   .protocol = (uint8_t)c->protocol};
+
+	m.ring = offer_ring(c);
+	m.credit = credit_word(c);
+	vr_session_send(c->session, &m);
+}
+
+static void say_accept(struct vr_conn *c)
+{
+	struct vr_msg m = {.type = VR_MSG_ACCEPT, .conn_id = c->id, .handle = c->handle};
+
+	if (c->protocol == VR_PROTO_ANY)
+		m.ring = offer_ring(c);
+	m.credit = credit_word(c);
+	vr_session_send(c->session, &m);
+	matched(c);
+}
+
+static bool mirrors(const struct vr_conn *c, const struct vr_addr *local, const struct vr_addr *peer)
+{
+	return vr_addr_equal(&c->local, peer) && vr_addr_equal(&c->peer, local);
+}
+
+static void take_over(struct vr_conn *c, const struct vr_ticket *t, const struct vr_handover *h)
+{
+	c->attached = true;
+	c->protocol = t->protocol;
+	c->local = t->local;
+	c->peer = t->peer;
+	c->reserved = t->reserved;
+	c->shared = h->shared;
+	c->app_fd = h->app_fd;
+	c->app_ino = h->app_ino;
+	c->pump_fd = h->pump_fd;
+	c->tcp_fd = h->tcp_fd;
+	c->out.off = h->sent;
+	c->in.off = h->received + h->moved;
+	c->p_in = c->p_out = c->h_in = c->h_out = true;
+	vr_engine_watch(c->pump_fd, &c->pump_io, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET);
+	vr_engine_watch(c->tcp_fd, &c->tcp_io, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET);
+	vr_gauge(VR_GAUGE_OPEN, 1);
+	vr_count(VR_CTR_SWAPPED, 1);
+	vr_count(VR_CTR_TCP_TX, h->sent);
+	vr_count(VR_CTR_TCP_RX, h->received + h->moved);
+	vr_conn_queue(c);
+}
+
+struct vr_conn *vr_conn_attach(const struct vr_ticket *t, const struct vr_handover *h)
+{
+	struct vr_conn *c = NULL;
+
+	if (t->side == VR_SIDE_SERVER) { /* the peer's OPEN may have come first */
+		for (c = vr_engine.conns; c; c = c->next)
+			if (!c->attached && !c->ended && c->side == VR_SIDE_SERVER && mirrors(c, &t->local, &t->peer))
+				break;
+		if (c) {
+			/* stored from the client's view until now; take_over sets ours */
+			take_over(c, t, h);
+			say_accept(c);
+			return c;
+		}
+	}
+	c = conn_new(t->side);
+	if (!c || !c->handle) {
+		/* No table entry: nothing can be served. The application sees a reset rather than a hang. */
+		if (c)
+			conn_free(c);
+		vr_engine_close(h->pump_fd);
+		vr_engine_close(h->tcp_fd);
+		vr_shared_put(h->shared);
+		return NULL;
+	}
+	take_over(c, t, h);
+	if (t->side == VR_SIDE_CLIENT) {
+		for (struct vr_session *s = vr_engine.sessions; s; s = s->next)
+			if (s->id == t->session_id && s->state == VR_SESSION_UP) {
+				bind_session(c, s);
+				c->id = c->handle;
+				vr_random(&c->epoch, sizeof(c->epoch));
+				say_open(c);
+			}
+		if (!c->session)
+			vr_stats_reason(VR_SIDE_CLIENT, VR_REASON_SESSION_LOST);
+	}
+	return c;
+}
+
+static struct vr_conn *by_id(struct vr_session *s, uint32_t id)
+{
+	struct vr_conn *c;
+
+	if (s->side == VR_SIDE_CLIENT) {
+		c = vr_handle_get(id, false);
+		return c && c->session == s && c->side == VR_SIDE_CLIENT ? c : NULL;
+	}
+	for (c = vr_engine.conns; c; c = c->next)
+		if (c->session == s && c->id == id)
+			return c;
+	return NULL;
+}
+
+static void on_open(struct vr_session *s, const struct vr_msg *m)
+{
+	struct vr_conn *c;
+	uint16_t declined = 0;
+	sigset_t set;
+
+	if (s->side != VR_SIDE_SERVER || by_id(s, m->conn_id) || !window_ok(&m->ring)) {
+		vr_count(VR_CTR_PROTOCOL_ERRORS, 1);
+		vr_session_fail(s, VR_REASON_SESSION_LOST);
+		return;
+	}
+	for (c = vr_engine.conns; c; c = c->next)
+		if (c->attached && !c->ended && !c->session && !c->matched && c->side == VR_SIDE_SERVER && mirrors(c, &m->local, &m->peer))
+			break;
+	if (!c) {
+		vr_lock(&vr_engine.lock, &set);
+		for (unsigned i = 0; i < 64; i++) {
+			struct vr_declined *d = &vr_engine.declined[i];
+
+			if (d->until > vr_now_ms() && vr_addr_equal(&d->local, &m->peer) && vr_addr_equal(&d->peer, &m->local))
+				declined = d->reason;
+		}
+		vr_unlock(&vr_engine.lock, &set);
+		if (declined) {
+			struct vr_msg r = {.type = VR_MSG_REJECT, .conn_id = m->conn_id, .reason = declined};
+
+			vr_session_send(s, &r);
+		}
+		c = conn_new(VR_SIDE_SERVER); /* waits for the application's swap, or for the client's DONE */
+		if (!c || !c->handle) {
+			if (c)
+				conn_free(c);
+			vr_session_fail(s, VR_REASON_INTERNAL);
+			return;
+		}
+		c->local = m->peer;
+		c->peer = m->local;
+		c->protocol = (enum vr_protocol)m->protocol;
+	}
+	bind_session(c, s);
+	c->id = m->conn_id;
+	c->epoch = m->epoch;
+	c->peer_handle = m->conn_id;
+	c->peer_handle_known = true;
+	c->out.to = m->ring;
+	c->in.credit = m->credit;
+	if (c->attached)
+		say_accept(c);
+}
+
+void vr_conn_message(struct vr_session *s, const struct vr_msg *m)
+{
+	struct vr_conn *c;
+
+	if (m->type == VR_MSG_OPEN) {
+		on_open(s, m);
+		return;
+	}
+	c = by_id(s, m->conn_id);
+	if (!c) {
+		if (m->type != VR_MSG_DONE && m->type != VR_MSG_RESET && m->type != VR_MSG_FIN)
+			vr_debug("message %u for connection %u, which is gone", m->type, m->conn_id);
+		return;
+	}
+	switch (m->type) {
+	case VR_MSG_ACCEPT:
+		if (c->side != VR_SIDE_CLIENT || c->peer_handle_known || !window_ok(&m->ring))
+			break;
+		c->peer_handle = m->handle & 0x3fffffffu;
+		c->peer_handle_known = true;
+		c->out.to = m->ring;
+		c->in.credit = m->credit;
+		if (!c->ended)
+			matched(c);
+		return;
+	case VR_MSG_REJECT:
+		vr_stats_peer_reason(m->reason);
+		vr_stats_reason(c->side, VR_REASON_PEER_DECLINED);
+		return;
+	case VR_MSG_RING:
+		if (c->out.to.size || !window_ok(&m->ring))
+			break;
+		c->out.to = m->ring;
+		vr_conn_queue(c);
+		return;
+	case VR_MSG_FIN:
+		c->in.fin = true;
+		c->in.fin_off = m->offset;
+		vr_conn_queue(c);
+		return;
+	case VR_MSG_RESET:
+		if (!c->attached) {
+			c->reset = c->ended = true; /* the swap that may still come is told by its TCP connection */
+		} else if (!c->ended) {
+			vr_conn_run(c); /* what has arrived is delivered first */
+			conn_reset(c, false);
+			return;
+		}
+		conn_end_check(c);
+		return;
+	case VR_MSG_DONE:
+		c->peer_done = true;
+		if (!c->attached)
+			c->ended = true;
+		conn_end_check(c);
+		return;
+	default:
+		return;
+	}
+	vr_count(VR_CTR_PROTOCOL_ERRORS, 1);
+	vr_session_fail(s, VR_REASON_SESSION_LOST);
+}
+
+/* ---- application -> peer ---- */
+
+static bool keep_left(uint8_t **left, size_t *off, size_t *len, const uint8_t *p, size_t n)
+{
+	free(*left);
+	*left = malloc(n);
+	if (!*left)
+		return false;
+	memcpy(*left, p, n);
+	*off = 0;
+	*len = n;
+	return true;
+}
+
+static bool out_start_fabric(struct vr_conn *c)
+{
+	enum vr_reason why;
+
+	if (c->out.fabric)
+		return true;
+	if (!c->matched || !c->session || !c->out.to.size || !c->out.word || !c->peer_handle_known || c->out.tried)
+		return false;
+	if (c->out.to.size > c->session->ring_size) /* more than was agreed in HELLO: our ring could not mirror it */
+		return false;
+	c->out.ring = vr_pool_get(&c->session->ep->tx, vr_engine.cfg.memory, &why);
+	if (!c->out.ring) {
+		c->out.tried = true;
+		vr_stats_reason(c->side, why);
+		return false;
+	}
+	vr_gauge(VR_GAUGE_RINGS_TX, 1);
+	c->out.fabric = true;
+	return true;
+}
+
+/* Post what is in the transmit ring and not yet posted. */
+static void out_post(struct vr_conn *c)
+{
+	struct vr_endpoint *ep = c->session ? c->session->ep : NULL;
+
+	while (ep && c->session->state == VR_SESSION_UP && c->out.posted < c->out.head) {
+		size_t at = (size_t)(c->out.posted & (c->out.to.size - 1));
+		struct vr_record *r = (struct vr_record *)(c->out.ring->p + at);
+		int rc = vr_fabric_ops->write(ep->fabric, c->session->fabric_peer, vr_piece_mem(c->out.ring), vr_piece_off(c->out.ring) + at,
+					      sizeof(*r) + r->len, c->out.to.addr + at, c->out.to.key,
+					      vr_imm(VR_IMM_DATA, c->peer_handle), (void *)(uintptr_t)c->handle);
+
+		if (rc == -EAGAIN) {
+			vr_engine.retry = true;
+			vr_conn_queue(c);
+			return;
+		}
+		if (rc) {
+			vr_info("RDMA write: %s", strerror(-rc));
+			vr_stats_reason(c->side, VR_REASON_FABRIC_FAILED);
+			conn_reset(c, true);
+			return;
+		}
+		c->out.writes++;
+		ep->writes++;
+		c->out.posted += vr_record_span(r->len);
+		vr_count(VR_CTR_FABRIC_WRITES, 1);
+	}
+}
+
+static uint64_t ring_room(const struct vr_conn *c)
+{
+	uint64_t end = c->out.to.size - (c->out.head & (c->out.to.size - 1)), room = c->out.to.size - (c->out.head - c->out.credit);
+
+	return end < room ? end : room;
+}
+
+static void put_record(struct vr_conn *c, uint32_t len, uint32_t flags)
+{
+	struct vr_record *r = (struct vr_record *)(c->out.ring->p + (c->out.head & (c->out.to.size - 1)));
+
+	*r = (struct vr_record){.epoch = c->epoch, .seq = c->out.seq++, .len = len, .flags = flags, .stream_off = c->out.off};
+	c->out.off += len;
+	c->out.head += vr_record_span(len);
+}
+
+static bool poison_eof(struct vr_conn *c, ssize_t n, int err)
+{
+	if (n == 0)
+		return true;
+	/* ECONNRESET on the pair: the application closed it with bytes unread, for which TCP sends a reset. */
+	if (err == ECONNRESET || err == EPIPE)
+		conn_reset(c, true);
+	return false;
+}
+
+static void out_eof(struct vr_conn *c)
+{
+	c->out.eof = true;
+	if (c->shared && atomic_load(&c->shared->abort)) { /* SO_LINGER {1,0} */
+		conn_reset(c, true);
+		return;
+	}
+	if (!c->out.fabric && c->matched && c->session) {
+		struct vr_msg m = {.type = VR_MSG_FIN, .conn_id = c->id, .offset = c->out.off + c->out.left_len};
+
+		vr_session_send(c->session, &m);
+	}
+}
+
+static void out_run_fabric(struct vr_conn *c, size_t *budget)
+{
+	size_t chunk = c->out.to.size / 4 < CHUNK_MAX ? c->out.to.size / 4 : CHUNK_MAX;
+
+	while (!c->ended && !c->out.eof && c->p_in && *budget) {
+		uint64_t room = ring_room(c);
+		size_t want;
+		ssize_t n;
+
+		if (room < VR_RECORD_ALIGN)
+			return; /* a credit wakes us */
+		if (room < 2 * VR_RECORD_ALIGN) {
+			if (c->out.to.size - (c->out.head & (c->out.to.size - 1)) >= 2 * VR_RECORD_ALIGN)
+				return;
+			put_record(c, 0, VR_RECORD_PAD);
+			continue;
+		}
+		want = room - VR_RECORD_ALIGN < chunk ? (size_t)room - VR_RECORD_ALIGN : chunk;
+		n = recv(c->pump_fd, c->out.ring->p + (c->out.head & (c->out.to.size - 1)) + VR_RECORD_ALIGN, want, MSG_DONTWAIT);
+		if (n > 0) {
+			put_record(c, (uint32_t)n, 0);
+			vr_count(VR_CTR_FABRIC_TX, (uint64_t)n);
+			*budget -= (size_t)n < *budget ? (size_t)n : *budget;
+			out_post(c);
+		} else if (n < 0 && errno == EINTR) {
+			continue;
+		} else if (n < 0 && errno == EAGAIN) {
+			c->p_in = false;
+		} else {
+			if (poison_eof(c, n, errno))
+				out_eof(c);
+		}
+	}
+	if (!c->ended && !c->p_in && !c->out.eof && vr_engine.draining)
+		out_eof(c);
+	if (!c->ended && c->out.eof && !c->out.fin_queued && ring_room(c) >= VR_RECORD_ALIGN) {
+		put_record(c, 0, VR_RECORD_FIN);
+		c->out.fin_queued = true;
+	}
+	if (!c->ended)
+		out_post(c);
+	if (!c->ended && c->out.fin_queued && c->out.credit == c->out.head)
+		c->out.done = true;
+}
+
+static void out_run_tcp(struct vr_conn *c, size_t *budget)
+{
+	for (;;) {
+		ssize_t n;
+
+		while (c->out.left_len && c->h_out) {
+			n = send(c->tcp_fd, c->out.left + c->out.left_off, c->out.left_len, MSG_DONTWAIT | MSG_NOSIGNAL);
+			if (n < 0 && errno == EINTR)
+				continue;
+			if (n < 0 && errno == EAGAIN) {
+				c->h_out = false;
+				break;
+			}
+			if (n < 0) {
+				conn_reset(c, true);
+				return;
+			}
+			c->out.left_off += (size_t)n;
+			c->out.left_len -= (size_t)n;
+			c->out.off += (size_t)n;
+			vr_count(VR_CTR_TCP_TX, (uint64_t)n);
+		}
+		if (c->out.left_len)
+			return;
+		if (c->out.eof) {
+			shutdown(c->tcp_fd, SHUT_WR);
+			c->out.done = true;
+			return;
+		}
+		if (!c->p_in || !*budget)
+			break;
+		if (out_start_fabric(c))
+			return; /* everything from out.off on goes to the ring */
+		n = recv(c->pump_fd, bounce, sizeof(bounce), MSG_DONTWAIT);
+		if (n > 0) {
+			*budget -= (size_t)n < *budget ? (size_t)n : *budget;
+			if (!keep_left(&c->out.left, &c->out.left_off, &c->out.left_len, bounce, (size_t)n)) {
+				conn_reset(c, true);
+				return;
+			}
+		} else if (n < 0 && errno == EAGAIN) {
+			c->p_in = false;
+		} else if (n == 0 || errno != EINTR) {
+			if (poison_eof(c, n, errno))
+				out_eof(c);
+			if (c->ended)
+				return;
+		}
+	}
+	if (!c->p_in && vr_engine.draining && !c->out.eof) {
+		out_eof(c);
+		if (!c->ended) {
+			shutdown(c->tcp_fd, SHUT_WR);
+			c->out.done = true;
+		}
+	}
+}
+
+/* ---- peer -> application ---- */
+
+/* Give bytes to the application; how many it took, -1 when the connection was reset meanwhile. */
+static ssize_t to_app(struct vr_conn *c, const void *p, size_t n)
+{
+	while (c->p_out) {
+		ssize_t k = send(c->pump_fd, p, n, MSG_DONTWAIT | MSG_NOSIGNAL);
+
+		if (k >= 0)
+			return k;
+		if (errno == EINTR)
+			continue;
+		if (errno != EAGAIN) { /* the application has closed: as TCP would, answer data with a reset */
+			conn_reset(c, true);
+			return -1;
+		}
+		c->p_out = false;
+	}
+	return 0;
+}
+
+static void in_eof(struct vr_conn *c)
+{
+	if (!c->in.eof_told) {
+		c->in.eof_told = true;
+		shutdown(c->pump_fd, SHUT_WR); /* never close: that would add HUP and fail the application's next send */
+	}
+	c->in.done = true;
+}
+
+static void send_credit(struct vr_conn *c)
+{
+	int rc;
+
+	if (!c->session || c->session->state != VR_SESSION_UP || !c->peer_handle_known || !c->in.credit.size) {
+		c->in.credit_due = true; /* ACCEPT has yet to come */
+		return;
+	}
+	rc = vr_fabric_ops->inject(c->session->ep->fabric, c->session->fabric_peer, &c->in.pos, 8, c->in.credit.addr, c->in.credit.key,
+				   vr_imm(VR_IMM_CREDIT, c->peer_handle));
+	if (rc == -EAGAIN) {
+		c->in.credit_due = true;
+		vr_engine.retry = true;
+		vr_conn_queue(c);
+		return;
+	}
+	c->in.credit_due = false;
+	if (rc) {
+		vr_stats_reason(c->side, VR_REASON_FABRIC_FAILED);
+		conn_reset(c, true);
+		return;
+	}
+	c->in.credited = c->in.pos;
+	vr_count(VR_CTR_CREDITS_TX, 1);
+}
+
+static void bad_record(struct vr_conn *c)
+{
+	vr_count(VR_CTR_PROTOCOL_ERRORS, 1);
+	vr_info("record out of order in a ring: connection reset");
+	conn_reset(c, true);
+}
+
+/* The record at the reading position, checked; copied because the peer could change it under us. */
+static bool peek_record(struct vr_conn *c, struct vr_record *r)
+{
+	uint64_t size = c->in.size, at = c->in.pos & (size - 1);
+
+	memcpy(r, c->in.ring->p + at, sizeof(*r));
+	return r->epoch == c->epoch && r->seq == c->in.seq && vr_record_span(r->len) <= size - at;
+}
+
+static void in_run_fabric(struct vr_conn *c, size_t *budget)
+{
+	uint64_t size = c->in.size;
+	struct vr_record r;
+
+	while (!c->ended && c->in.arrived && !c->in.done && *budget) {
+		uint64_t at = c->in.pos & (size - 1);
+
+		if (!peek_record(c, &r) || r.stream_off + c->in.part != c->in.off || c->in.part > r.len) {
+			bad_record(c);
+			return;
+		}
+		while (c->in.part < r.len) {
+			ssize_t n = to_app(c, c->in.ring->p + at + sizeof(r) + c->in.part, r.len - c->in.part);
+
+			if (n <= 0)
+				return;
+			c->in.part += (uint32_t)n;
+			c->in.off += (uint64_t)n;
+			vr_count(VR_CTR_FABRIC_RX, (uint64_t)n);
+			*budget -= (size_t)n < *budget ? (size_t)n : *budget;
+		}
+		c->in.pos += vr_record_span(r.len);
+		c->in.seq++;
+		c->in.part = 0;
+		c->in.arrived--;
+		if (r.flags & VR_RECORD_FIN) {
+			c->in.fin = true;
+			in_eof(c);
+			send_credit(c); /* this is the FIN-ACK */
+		} else if (c->in.pos - c->in.credited >= size / 4) {
+			send_credit(c);
+		}
+	}
+	if (!c->ended && c->in.credit_due)
+		send_credit(c);
+}
+
+static void tcp_ended(struct vr_conn *c)
+{
+	if (!c->matched || !c->session) {
+		in_eof(c);
+		return;
+	}
+	if (c->in.fin && !c->in.fabric && c->in.off == c->in.fin_off) {
+		in_eof(c);
+		return;
+	}
+	/* TCP ended but the peer did not say so on the control connection: it may have died, or its FIN is still on the way. What it sent
+	 * before closing TCP comes before the answer to a PING sent now. */
+	if (!c->barrier)
+		c->barrier = vr_session_ping(c->session);
+	else if (c->session->pong_seq >= c->barrier && !c->in.arrived)
+		conn_reset(c, true);
+}
+
+static void in_run_tcp(struct vr_conn *c, size_t *budget)
+{
+	struct vr_record r;
+
+	for (;;) {
+		ssize_t n;
+
+		while (c->in.left_len) {
+			n = to_app(c, c->in.left + c->in.left_off, c->in.left_len);
+			if (n <= 0)
+				return;
+			c->in.left_off += (size_t)n;
+			c->in.left_len -= (size_t)n;
+		}
+		if (c->in.arrived) {
+			if (!peek_record(c, &r) || r.stream_off < c->in.off) {
+				bad_record(c);
+				return;
+			}
+			if (r.stream_off == c->in.off) {
+				c->in.fabric = true;
+				return;
+			}
+		}
+		if (c->in.fin && c->in.off == c->in.fin_off) {
+			in_eof(c);
+			return;
+		}
+		if (!c->h_in || !*budget)
+			return;
+		n = recv(c->tcp_fd, bounce, sizeof(bounce), MSG_DONTWAIT);
+		if (n > 0) {
+			c->in.off += (uint64_t)n;
+			vr_count(VR_CTR_TCP_RX, (uint64_t)n);
+			*budget -= (size_t)n < *budget ? (size_t)n : *budget;
+			if (!keep_left(&c->in.left, &c->in.left_off, &c->in.left_len, bounce, (size_t)n)) {
+				conn_reset(c, true);
+				return;
+			}
+			if (!c->in.offered && c->matched && c->session && c->in.off >= LAZY_RING_BYTES && c->session->state == VR_SESSION_UP) {
+				struct vr_msg m = {.type = VR_MSG_RING, .conn_id = c->id};
+
+				m.ring = offer_ring(c);
+				if (m.ring.size)
+					vr_session_send(c->session, &m);
+			}
+		} else if (n == 0) {
+			c->h_eof = true;
+			tcp_ended(c);
+			return;
+		} else if (errno == EAGAIN) {
+			c->h_in = false;
+		} else if (errno != EINTR) {
+			conn_reset(c, true);
+			return;
+		}
+	}
+}
+
+/* After the switch TCP carries nothing more; its end without a FIN in the ring means that the peer died. */
+static void watch_tcp(struct vr_conn *c)
+{
+	char b;
+	ssize_t n;
+
+	if (c->h_in && !c->h_eof) {
+		n = recv(c->tcp_fd, &b, 1, MSG_PEEK | MSG_DONTWAIT);
+		if (n == 0)
+			c->h_eof = true;
+		else if (n < 0 && errno == EAGAIN)
+			c->h_in = false;
+		else if (n < 0 && errno != EINTR)
+			c->h_err = true;
+	}
+	if (c->h_err)
+		conn_reset(c, true);
+	else if (c->h_eof && !c->in.done)
+		tcp_ended(c);
+}
+
+void vr_conn_run(struct vr_conn *c)
+{
+	size_t budget = RUN_BYTES;
+
+	if (c->ended || !c->attached || c->zombie) {
+		if (!c->zombie)
+			conn_end_check(c);
+		return;
+	}
+	if (!c->in.done && !c->in.fabric)
+		in_run_tcp(c, &budget);
+	if (!c->ended && c->in.fabric) {
+		in_run_fabric(c, &budget);
+		if (!c->ended && !c->in.done)
+			watch_tcp(c);
+	}
+	if (!c->ended && !c->out.done && !c->out.fabric)
+		out_run_tcp(c, &budget);
+	if (!c->ended && !c->out.done && c->out.fabric)
+		out_run_fabric(c, &budget);
+	if (c->ended)
+		return;
+	if (!c->gone_at && c->p_hup && !c->in.eof_told)
+		c->gone_at = vr_now_ms();
+	conn_finish_check(c);
+	if (!budget && !c->ended)
+		vr_conn_queue(c);
+}
+
+void vr_conn_credit(struct vr_conn *c)
+{
+	uint64_t v;
+
+	vr_count(VR_CTR_CREDITS_RX, 1);
+	if (!c->out.word || !c->out.fabric)
+		return;
+	v = __atomic_load_n((uint64_t *)c->out.word->p, __ATOMIC_ACQUIRE);
+	if (v < c->out.credit || v > c->out.posted) { /* older than what we have, or impossible */
+		if (v > c->out.posted)
+			vr_count(VR_CTR_PROTOCOL_ERRORS, 1);
+		return;
+	}
+	c->out.credit = v;
+	vr_conn_queue(c);
+}
+
+void vr_conn_write_done(struct vr_conn *c, int err)
+{
+	if (c->out.writes)
+		c->out.writes--;
+	if (err && !c->ended) {
+		vr_info("RDMA write failed: %s", strerror(err));
+		vr_stats_reason(c->side, VR_REASON_FABRIC_FAILED);
+		conn_reset(c, true);
+		return;
+	}
+	if (c->ended)
+		conn_end_check(c);
+}
+
+void vr_conn_session_lost(struct vr_session *s)
+{
+	for (struct vr_conn *c = vr_engine.conns, *next; c; c = next) {
+		next = c->next;
+		if (c->session != s)
+			continue;
+		if (!c->attached) {
+			conn_free(c);
+			continue;
+		}
+		if (!c->ended)
+			vr_conn_run(c); /* what has arrived is delivered first */
+		if (c->zombie)
+			continue;
+		if (!c->ended && ((c->out.fabric && !c->out.done) || (c->in.fabric && !c->in.done) || c->in.arrived)) {
+			vr_stats_reason(c->side, VR_REASON_SESSION_LOST);
+			conn_reset(c, false);
+		} else if (!c->ended) {
+			c->matched = false; /* all on TCP: it goes on there */
+			if (!c->out.writes)
+				unbind(c);
+			vr_conn_queue(c);
+		} else {
+			conn_end_check(c);
+		}
+	}
+}
+
+void vr_conn_pong(struct vr_session *s)
+{
+	for (struct vr_conn *c = vr_engine.conns; c; c = c->next)
+		if (c->session == s && c->barrier)
+			vr_conn_queue(c);
+}
+
+void vr_conn_poll(int64_t now)
+{
+	for (struct vr_conn *c = vr_engine.conns, *next; c; c = next) {
+		next = c->next;
+		if (c->gone_at && !c->ended && now - c->gone_at > GONE_MS)
+			conn_reset(c, true);
+	}
+}
