@@ -280,6 +280,7 @@ static void say_accept(struct vr_conn *c)
 	matched(c);
 }
 
+/* Is c, in our view, the connection that the peer sees as local, peer? */
 static bool mirrors(const struct vr_conn *c, const struct vr_addr *local, const struct vr_addr *peer)
 {
 	return vr_addr_equal(&c->local, peer) && vr_addr_equal(&c->peer, local);
@@ -315,10 +316,9 @@ struct vr_conn *vr_conn_attach(const struct vr_ticket *t, const struct vr_handov
 
 	if (t->side == VR_SIDE_SERVER) { /* the peer's OPEN may have come first */
 		for (c = vr_engine.conns; c; c = c->next)
-			if (!c->attached && !c->ended && c->side == VR_SIDE_SERVER && mirrors(c, &t->local, &t->peer))
+			if (!c->attached && !c->ended && c->side == VR_SIDE_SERVER && mirrors(c, &t->peer, &t->local))
 				break;
 		if (c) {
-			/* stored from the client's view until now; take_over sets ours */
 			take_over(c, t, h);
 			say_accept(c);
 			return c;

@@ -706,3 +706,8 @@ const char *vr_engine_getenv(const char *name)
 {
 	return vr_fabric_getenv(name);
 }
+
+pid_t vr_engine_pid(void)
+{
+	return vr_engine.pid;
+}

@@ -93,6 +93,8 @@ void vr_engine_drain(unsigned timeout_ms);
 void vr_engine_prefork(void);
 void vr_engine_parent(void);
 void vr_engine_child(void);
+/* vr_engine_pid - the process the engine belongs to. */
+pid_t vr_engine_pid(void);
 /* vr_engine_getenv - the value that code on our threads should see for a libfabric or rdma-core variable the user has not set
  * (FI_MR_CACHE_MONITOR=disabled...), or NULL. Pure. */
 const char *vr_engine_getenv(const char *name);

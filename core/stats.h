@@ -5,6 +5,7 @@
 
 #include <stdatomic.h>
 #include <stdint.h>
+#include <stddef.h>
 #include "reasons.h"
 
 /* X(symbol, "name", "help"); gauges may fall, counters never do. */

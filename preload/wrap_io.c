@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Calls that move bytes or wait for them: a candidate is judged before, and its bytes are noted after. */
+#include <errno.h>
+#include <unistd.h>
+
+#include "fdtable.h"
+#include "real.h"
+
+/* An upgraded connection that was reset: the pair says end of file or EPIPE where TCP says ECONNRESET, once. */
+static ssize_t told(int fd, ssize_t n)
+{
+	struct vr_sock *s = vr_fd(fd);
+	struct vr_shared *sh;
+	uint32_t one = 1;
+
+	if (n < 0 && errno == ECONNRESET && vr_is_sock(s) && s->kind == VR_KIND_UPGRADED && (sh = s->shared))
+		atomic_compare_exchange_strong(&sh->reset, &one, 2); /* the kernel has told it by itself */
+	if (n != 0 || !vr_is_sock(s) || atomic_load(&s->kind) != VR_KIND_UPGRADED || !(sh = s->shared))
+		return n;
+	if (!atomic_compare_exchange_strong(&sh->reset, &one, 2))
+		return n;
+	errno = ECONNRESET;
+	return -1;
+}
+
+#define OUT(fd, iov, niov, call)                                          \
+	do {                                                              \
+		struct vr_sock *s_ = vr_fd(fd);                           \
+		if (__builtin_expect(!vr_is_sock(s_), 1))                 \
+			return call;                                      \
+		struct vr_call c_ = vr_call_enter(fd, s_, 1, iov, niov);  \
+		ssize_t n_ = call;                                        \
+		if (c_.s)                                                 \
+			vr_call_leave(&c_, iov, niov, n_);                \
+		return n_;                                                \
+	} while (0)
+
+#define IN(fd, iov, niov, flags, want, call)                              \
+	do {                                                              \
+		struct vr_sock *s_ = vr_fd(fd);                           \
+		if (__builtin_expect(!vr_is_sock(s_), 1))                 \
+			return call;                                      \
+		struct vr_call c_ = vr_call_enter(fd, s_, 0, NULL, 0);    \
+		ssize_t n_ = call;                                        \
+		if (c_.s)                                                 \
+			vr_call_leave(&c_, iov, niov, (flags) & MSG_PEEK ? 0 : n_); \
+		else if ((want) && n_ <= 0)                               \
+			n_ = told(fd, n_);                                \
+		return n_;                                                \
+	} while (0)
+
+VR_EXPORT ssize_t send(int fd, const void *p, size_t n, int flags)
+{
+	struct iovec v = {(void *)p, n};
+
+	OUT(fd, &v, 1, REAL(send)(fd, p, n, flags));
+}
+
+VR_EXPORT ssize_t sendto(int fd, const void *p, size_t n, int flags, const struct sockaddr *to, socklen_t len)
+{
+	struct iovec v = {(void *)p, n};
+	struct vr_sock *s = vr_fd(fd);
+
+	/* TCP ignores an address on a connected socket, the pair would refuse it */
+	if (vr_is_sock(s) && atomic_load(&s->kind) == VR_KIND_UPGRADED) {
+		to = NULL;
+		len = 0;
+	}
+	OUT(fd, &v, 1, REAL(sendto)(fd, p, n, flags, to, len));
+}
+
+VR_EXPORT ssize_t sendmsg(int fd, const struct msghdr *m, int flags)
+{
+	OUT(fd, m->msg_iov, (int)m->msg_iovlen, REAL(sendmsg)(fd, m, flags));
+}
+
+VR_EXPORT ssize_t write(int fd, const void *p, size_t n)
+{
+	struct iovec v = {(void *)p, n};
+
+	OUT(fd, &v, 1, REAL(write)(fd, p, n));
+}
+
+VR_EXPORT ssize_t writev(int fd, const struct iovec *v, int n)
+{
+	OUT(fd, v, n, REAL(writev)(fd, v, n));
+}
+
+VR_EXPORT ssize_t sendfile(int fd, int in, off_t *off, size_t n)
+{
+	OUT(fd, NULL, 0, REAL(sendfile)(fd, in, off, n));
+}
+
+VR_EXPORT ssize_t sendfile64(int fd, int in, off64_t *off, size_t n)
+{
+	OUT(fd, NULL, 0, REAL(sendfile64)(fd, in, off, n));
+}
+
+/* What moves in batches is not noted byte by byte: the counts of the kernel will disagree, and the connection stays on TCP. */
+VR_EXPORT int sendmmsg(int fd, struct mmsghdr *m, unsigned n, int flags)
+{
+	OUT(fd, NULL, 0, REAL(sendmmsg)(fd, m, n, flags));
+}
+
+VR_EXPORT int recvmmsg(int fd, struct mmsghdr *m, unsigned n, int flags, struct timespec *t)
+{
+	IN(fd, NULL, 0, MSG_PEEK, 0, REAL(recvmmsg)(fd, m, n, flags, t));
+}
+
+VR_EXPORT ssize_t recv(int fd, void *p, size_t n, int flags)
+{
+	struct iovec v = {p, n};
+
+	IN(fd, &v, 1, flags, n, REAL(recv)(fd, p, n, flags));
+}
+
+VR_EXPORT ssize_t recvfrom(int fd, void *p, size_t n, int flags, struct sockaddr *from, socklen_t *len)
+{
+	struct iovec v = {p, n};
+
+	IN(fd, &v, 1, flags, n, REAL(recvfrom)(fd, p, n, flags, from, len));
+}
+
+VR_EXPORT ssize_t recvmsg(int fd, struct msghdr *m, int flags)
+{
+	IN(fd, m->msg_iov, (int)m->msg_iovlen, flags, m->msg_iovlen, REAL(recvmsg)(fd, m, flags));
+}
+
+VR_EXPORT ssize_t read(int fd, void *p, size_t n)
+{
+	struct iovec v = {p, n};
+
+	IN(fd, &v, 1, 0, n, REAL(read)(fd, p, n));
+}
+
+VR_EXPORT ssize_t readv(int fd, const struct iovec *v, int n)
+{
+	IN(fd, v, n, 0, n, REAL(readv)(fd, v, n));
+}
+
+ssize_t __recv_chk(int fd, void *p, size_t n, size_t room, int flags);
+ssize_t __recvfrom_chk(int fd, void *p, size_t n, size_t room, int flags, struct sockaddr *from, socklen_t *len);
+ssize_t __read_chk(int fd, void *p, size_t n, size_t room);
+
+VR_EXPORT ssize_t __recv_chk(int fd, void *p, size_t n, size_t room, int flags)
+{
+	struct iovec v = {p, n};
+
+	IN(fd, &v, 1, flags, n, REAL(__recv_chk)(fd, p, n, room, flags));
+}
+
+VR_EXPORT ssize_t __recvfrom_chk(int fd, void *p, size_t n, size_t room, int flags, struct sockaddr *from, socklen_t *len)
+{
+	struct iovec v = {p, n};
+
+	IN(fd, &v, 1, flags, n, REAL(__recvfrom_chk)(fd, p, n, room, flags, from, len));
+}
+
+VR_EXPORT ssize_t __read_chk(int fd, void *p, size_t n, size_t room)
+{
+	struct iovec v = {p, n};
+
+	IN(fd, &v, 1, 0, n, REAL(__read_chk)(fd, p, n, room));
+}
+
+/* ---- waiting: a candidate somebody waits on is not swapped ---- */
+
+#define HELD 64
+
+static unsigned hold_polls(const struct pollfd *p, nfds_t n, struct vr_call held[HELD])
+{
+	unsigned k = 0;
+
+	for (nfds_t i = 0; i < n && k < HELD; i++)
+		if (p[i].fd >= 0 && vr_wait_enter(p[i].fd, &held[k]))
+			k++;
+	return k;
+}
+
+static unsigned hold_sets(int n, fd_set *a, fd_set *b, fd_set *c, struct vr_call held[HELD])
+{
+	unsigned k = 0;
+
+	for (int fd = 0; fd < n && fd < FD_SETSIZE && k < HELD; fd++)
+		if (vr_is_sock(vr_fd(fd)) && ((a && FD_ISSET(fd, a)) || (b && FD_ISSET(fd, b)) || (c && FD_ISSET(fd, c))) &&
+		    vr_wait_enter(fd, &held[k]))
+			k++;
+	return k;
+}
+
+#define WAIT(hold, call)                          \
+	do {                                      \
+		struct vr_call held[HELD];        \
+		unsigned k = hold;                \
+		int r_ = call;                    \
+		while (k)                         \
+			vr_wait_leave(&held[--k]); \
+		return r_;                        \
+	} while (0)
+
+VR_EXPORT int poll(struct pollfd *p, nfds_t n, int t)
+{
+	WAIT(hold_polls(p, n, held), REAL(poll)(p, n, t));
+}
+
+VR_EXPORT int ppoll(struct pollfd *p, nfds_t n, const struct timespec *t, const sigset_t *m)
+{
+	WAIT(hold_polls(p, n, held), REAL(ppoll)(p, n, t, m));
+}
+
+int __poll_chk(struct pollfd *p, nfds_t n, int t, size_t room);
+int __ppoll_chk(struct pollfd *p, nfds_t n, const struct timespec *t, const sigset_t *m, size_t room);
+
+VR_EXPORT int __poll_chk(struct pollfd *p, nfds_t n, int t, size_t room)
+{
+	WAIT(hold_polls(p, n, held), REAL(__poll_chk)(p, n, t, room));
+}
+
+VR_EXPORT int __ppoll_chk(struct pollfd *p, nfds_t n, const struct timespec *t, const sigset_t *m, size_t room)
+{
+	WAIT(hold_polls(p, n, held), REAL(__ppoll_chk)(p, n, t, m, room));
+}
+
+VR_EXPORT int select(int n, fd_set *a, fd_set *b, fd_set *c, struct timeval *t)
+{
+	WAIT(hold_sets(n, a, b, c, held), REAL(select)(n, a, b, c, t));
+}
+
+VR_EXPORT int pselect(int n, fd_set *a, fd_set *b, fd_set *c, const struct timespec *t, const sigset_t *m)
+{
+	WAIT(hold_sets(n, a, b, c, held), REAL(pselect)(n, a, b, c, t, m));
+}
