@@ -269,6 +269,15 @@ static void say_open(struct vr_conn *c)
 	vr_session_send(c->session, &m);
 }
 
+/* A direction that ends on TCP is announced, before TCP's own end can be seen, from OPEN on: the peer may be matched before we are. */
+static void say_fin(struct vr_conn *c)
+{
+	struct vr_msg m = {.type = VR_MSG_FIN, .conn_id = c->id, .offset = c->out.off + c->out.left_len};
+
+	if (c->session && c->out.eof && !c->out.fabric)
+		vr_session_send(c->session, &m);
+}
+
 static void say_accept(struct vr_conn *c)
 {
 	struct vr_msg m = {.type = VR_MSG_ACCEPT, .conn_id = c->id, .handle = c->handle};
@@ -277,6 +286,7 @@ static void say_accept(struct vr_conn *c)
 		m.ring = offer_ring(c);
 	m.credit = credit_word(c);
 	vr_session_send(c->session, &m);
+	say_fin(c);
 	matched(c);
 }
 
@@ -574,11 +584,7 @@ static void out_eof(struct vr_conn *c)
 		conn_reset(c, true);
 		return;
 	}
-	if (!c->out.fabric && c->matched && c->session) {
-		struct vr_msg m = {.type = VR_MSG_FIN, .conn_id = c->id, .offset = c->out.off + c->out.left_len};
-
-		vr_session_send(c->session, &m);
-	}
+	say_fin(c);
 }
 
 static void out_run_fabric(struct vr_conn *c, size_t *budget)
@@ -796,7 +802,7 @@ static void in_run_fabric(struct vr_conn *c, size_t *budget)
 
 static void tcp_ended(struct vr_conn *c)
 {
-	if (!c->matched || !c->session) {
+	if (!c->session || c->session->state != VR_SESSION_UP) {
 		in_eof(c);
 		return;
 	}
@@ -808,8 +814,12 @@ static void tcp_ended(struct vr_conn *c)
 	 * before closing TCP comes before the answer to a PING sent now. */
 	if (!c->barrier)
 		c->barrier = vr_session_ping(c->session);
-	else if (c->session->pong_seq >= c->barrier && !c->in.arrived)
+	else if (c->session->pong_seq < c->barrier || c->in.arrived)
+		return;
+	else if (c->matched)
 		conn_reset(c, true);
+	else
+		in_eof(c); /* the peer has not swapped its end: this is its own end of file */
 }
 
 static void in_run_tcp(struct vr_conn *c, size_t *budget)

@@ -7,7 +7,6 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -196,7 +195,7 @@ static void say_hello(struct vr_session *s)
 		return;
 	}
 	memset(s->probe_word->p, 0, 64);
-	snprintf(m.provider, sizeof(m.provider), "%s", e->cfg.provider);
+	memcpy(m.provider, e->cfg.provider, sizeof(m.provider));
 	m.name_len = (uint8_t)vr_fabric_ops->name(s->ep->fabric, m.name, sizeof(m.name), &m.addr_format);
 	m.handle = s->probe_handle;
 	m.credit = (struct vr_wire_window){64, vr_piece_remote(s->probe_word), vr_piece_mem(s->probe_word)->key};

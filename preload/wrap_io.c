@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Calls that move bytes or wait for them: a candidate is judged before, and its bytes are noted after. */
 #include <errno.h>
+#include <sys/sendfile.h>
 #include <unistd.h>
 
 #include "fdtable.h"

@@ -6,6 +6,7 @@
 #include <linux/close_range.h>
 #include <netinet/in.h>
 #include <stdarg.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "core/util.h"

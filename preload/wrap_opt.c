@@ -2,6 +2,7 @@
 /* Questions that an AF_UNIX pair would answer differently from the TCP socket it stands for; and the environment that our threads see. */
 #include <errno.h>
 #include <netinet/in.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 

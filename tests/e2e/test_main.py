@@ -1,0 +1,277 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""End to end over tcp;ofi_rxm: unmodified Vortex peers under the shim, every piece checked, counters read as a user reads them."""
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+LIB, CTL = os.environ['VORTEX_LIB'], os.environ['VORTEXCTL']
+SERVER, CLIENT = os.environ['VORTEX_SERVER'], os.environ['VORTEX_CLIENT']
+
+
+class Base(unittest.TestCase):
+    def setUp(self):
+        self.dir = tempfile.TemporaryDirectory()
+        self.children = []
+        self.rules('allow 127.0.0.0/8\nallow ::1\n')
+
+    def tearDown(self):
+        for p in self.children:
+            if p.poll() is None:
+                p.kill()
+                p.wait()
+        self.dir.cleanup()
+
+    def path(self, name):
+        return os.path.join(self.dir.name, name)
+
+    def rules(self, text):
+        with open(self.path('new'), 'w') as f:
+            f.write(text)
+        os.rename(self.path('new'), self.path('allowlist'))
+
+    def env(self, log, **extra):
+        e = dict(os.environ, LD_PRELOAD=LIB, VORTEX_RDMA_PROVIDER='tcp;ofi_rxm', VORTEX_RDMA_ALLOWLIST=self.path('allowlist'),
+                 VORTEX_RDMA_LOG_FILE=self.path(log), VORTEX_RDMA_CONNECT_WAIT_MS='5000')
+        e.update(extra)
+        return {k: v for k, v in e.items() if v is not None}
+
+    def server(self, listen='127.0.0.1:0', args=(), log='server.log', **extra):
+        port_file = self.path('port%d' % len(self.children))
+        p = subprocess.Popen([SERVER, '--listen', listen, '--port-file', port_file, *args], env=self.env(log, **extra))
+        self.children.append(p)
+        end = time.time() + 10
+        while time.time() < end:
+            if os.path.exists(port_file) and open(port_file).read().endswith('\n'):
+                p.port = int(open(port_file).read())
+                if p.port > 65000 and listen.endswith(':0'):  # the control port must fit
+                    p.kill()
+                    p.wait()
+                    os.unlink(port_file)
+                    return self.server(listen, args, log, **extra)
+                time.sleep(0.3)
+                return p
+            time.sleep(0.02)
+        self.fail('the server did not start')
+
+    def client(self, port, *args, host='127.0.0.1', timeout=120, expect=0, wait=True, **extra):
+        log = 'client%d.log' % len(self.children)
+        p = subprocess.Popen([CLIENT, '--connect', '%s:%d' % (host, port), *map(str, args)], env=self.env(log, **extra),
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.children.append(p)
+        p.log = log
+        if not wait:
+            return p
+        return self.finish(p, timeout, expect)
+
+    def finish(self, p, timeout=120, expect=0):
+        out, err = p.communicate(timeout=timeout)
+        if expect is not None:
+            self.assertEqual(p.returncode, expect, (out, err))
+        return json.loads(out), self.final(p.log)
+
+    def final(self, log):
+        try:
+            text = open(self.path(log)).read()
+        except FileNotFoundError:
+            return {}
+        m = re.findall(r'info: final (.*)', text)
+        return {k: int(v) for k, v in (w.split('=') for w in m[-1].split())} if m else {}
+
+    def stats(self, p):
+        r = subprocess.run([CTL, 'stats', '--json', '--pid', str(p.pid)], stdout=subprocess.PIPE, text=True, timeout=10)
+        all_ = json.loads(r.stdout)
+        return all_[0]['stats'] if all_ else {}
+
+    def settled(self, p, want):
+        """Wait until the server's counters are as they must be when all is over."""
+        end = time.time() + 10
+        while True:
+            s = self.stats(p)
+            if all(s.get(k) == v for k, v in want.items()):
+                return s
+            if time.time() > end:
+                self.fail('%s, wanted %s' % (s, want))
+            time.sleep(0.1)
+
+    IDLE = {'connections_open': 0, 'rings_rx': 0, 'rings_tx': 0}
+
+    def clean(self, p, c):
+        s = self.settled(p, self.IDLE)
+        self.assertEqual(s['protocol_errors'], 0)
+        for x in (s, c):
+            self.assertEqual(x['connections_swapped'], x['connections_closed'])
+            self.assertEqual(x['protocol_errors'], 0)
+        return s
+
+    def both(self, *args, pieces, server_env=None, **kw):
+        p = self.server(**(server_env or {}))
+        r, c = self.client(p.port, '--pieces', pieces, *args, **kw)
+        self.assertEqual(r['ok'], pieces)
+        s = self.clean(p, c)
+        self.assertEqual(c['connections_upgraded'], pieces)
+        self.assertEqual(s['connections_upgraded'], pieces)
+        self.assertEqual(s['fabric_bytes_sent'] + s['tcp_bytes_sent'], c['fabric_bytes_received'] + c['tcp_bytes_received'])
+        return r, c, s
+
+
+class Upgrade(Base):
+    def test_pieces_move_over_the_fabric(self):
+        r, c, s = self.both('--concurrency', 8, pieces=100)
+        self.assertGreaterEqual(c['fabric_bytes_received'], 100 * (4 << 20) * 9 // 10)
+
+    def test_sizes_around_every_boundary(self):
+        sizes = '0,1,31,32,33,65535,65536,65537,524287,524288,524289,4194303,4194304,4194305,4194240,8388609'
+        self.both('--sizes', sizes, '--concurrency', 4, pieces=64)
+
+    def test_small_ring(self):
+        sizes = '0,1,16351,16352,16353,65503,65504,65505,65535,65536,65537,1048577'
+        small = {'VORTEX_RDMA_RING_SIZE': '64K'}
+        self.both('--sizes', sizes, '--concurrency', 4, pieces=48, server_env=small, **small)
+
+    def test_different_ring_sizes(self):
+        self.both('--sizes', '1,65537,4194305', '--concurrency', 3, pieces=12, VORTEX_RDMA_RING_SIZE='64K')
+        self.both('--sizes', '1,65537,4194305', '--concurrency', 3, pieces=12, server_env={'VORTEX_RDMA_RING_SIZE': '128K'})
+
+    def test_many_connections(self):
+        self.both('--concurrency', 8, pieces=int(os.environ.get('VORTEX_TEST_CONNECTIONS', '2000')), timeout=300)
+
+    def test_200_at_once(self):
+        self.both('--concurrency', 200, '--size', '1M', pieces=400)
+
+    def test_one_gib_piece(self):
+        self.both('--size', '1G', pieces=1)
+
+    def test_ipv6(self):
+        self.both('--concurrency', 4, pieces=20, server_env={'listen': '[::1]:0'}, host='[::1]')
+
+    def test_all_kinds_blocking_and_split(self):
+        for kind in ('piece', 'persistent', 'persistent-cache', 'cache'):
+            self.both('--kind', kind, '--size', '100K', '--blocking', pieces=3)
+        for n in (1, 5, 6, 7, 73):
+            self.both('--split', n, '--size', '100K', pieces=2)
+
+    def test_unknown_piece_and_no_half_close(self):
+        self.both('--unknown', pieces=3)
+        self.both('--no-half-close', '--size', '3M', pieces=4)
+
+    def test_slow_reader(self):
+        self.both('--rate', '8M', '--read-size', '64K', '--size', '12M', '--concurrency', 2, pieces=2)
+
+    def test_two_servers(self):
+        a, b = self.server(), self.server(log='b.log')
+        for p in (a, b):
+            r, c = self.client(p.port, '--pieces', 10)
+            self.assertEqual(c['connections_upgraded'], 10)
+            self.clean(p, c)
+
+    def test_nothing_is_left_behind(self):
+        p = self.server()
+        self.client(p.port, '--pieces', 20, '--concurrency', 8, '--size', '300K')
+        self.settled(p, dict(self.IDLE, sessions_open=0))
+        count = lambda what: len(os.listdir('/proc/%d/%s' % (p.pid, what)))
+        before = self.stats(p)['hidden_fds'], count('task')
+        for _ in range(3):
+            self.client(p.port, '--pieces', 100, '--concurrency', 8, '--size', '300K')
+        self.settled(p, dict(self.IDLE, sessions_open=0))
+        time.sleep(1)
+        self.assertEqual((self.stats(p)['hidden_fds'], count('task')), before)
+
+
+class Fallback(Base):
+    def plain(self, r, c, pieces, reason=None):
+        self.assertEqual(r['ok'], pieces)
+        self.assertEqual(c.get('connections_upgraded', 0), 0)
+        if reason:
+            self.assertEqual(c.get('reason.client.' + reason), pieces, c)
+
+    def test_only_the_client(self):
+        p = self.server(LD_PRELOAD=None)
+        self.plain(*self.client(p.port, '--pieces', 10, '--concurrency', 4), 10, 'no-shim')
+
+    def test_only_the_server(self):
+        p = self.server()
+        self.plain(*self.client(p.port, '--pieces', 10, '--concurrency', 4, LD_PRELOAD=None), 10)
+        s = self.settled(p, self.IDLE)
+        self.assertEqual(s['connections_swapped'], 0)
+        self.assertEqual(s['reason.server.no-session'], 10)
+
+    def test_not_on_the_allowlist(self):
+        self.rules('deny 127.0.0.1\nallow *\n')
+        p = self.server()
+        r, c = self.client(p.port, '--pieces', 5)
+        self.plain(r, c, 5, 'not-allowed')
+        self.assertEqual(c['control_connects'], 0)
+
+    def test_no_provider(self):
+        p = self.server()
+        r, c = self.client(p.port, '--pieces', 5, VORTEX_RDMA_PROVIDER='nonsense')
+        self.plain(r, c, 5, 'no-device')
+        self.assertEqual(c['control_connects'], 0)
+
+    def test_switched_off(self):
+        p = self.server()
+        self.plain(*self.client(p.port, '--pieces', 5, VORTEX_RDMA='off'), 5)
+
+    def test_memory_budget(self):
+        p = self.server()
+        r, c = self.client(p.port, '--pieces', 40, '--concurrency', 8, VORTEX_RDMA_MEMORY='8M')
+        self.assertEqual(r['ok'], 40)
+        self.assertGreater(c['connections_upgraded'], 0)
+        self.assertEqual(c['connections_upgraded'] + c.get('reason.client.memory-budget', 0), 40)
+
+    def test_allowlist_edited_while_running(self):
+        p = self.server()
+        run = self.client(p.port, '--pieces', 60, '--size', '64K', '--delay-ms', 100, wait=False)
+        time.sleep(2)
+        self.rules('allow 127.0.0.1 port=oops\n')  # an error keeps the last good rules
+        time.sleep(1.5)
+        self.rules('deny *\n')
+        r, c = self.finish(run)
+        self.assertEqual(r['ok'], 60)
+        self.assertGreater(c['connections_upgraded'], 15)
+        self.assertGreater(c['reason.client.not-allowed'], 5)
+        self.assertIn('1:22: ', open(self.path(run.log)).read())
+
+
+class Endings(Base):
+    def test_server_restarted_between_pieces(self):
+        p = self.server()
+        port = p.port
+        run = self.client(port, '--pieces', 40, '--size', '64K', '--delay-ms', 100, wait=False)
+        time.sleep(1.5)
+        p.terminate()
+        self.assertEqual(p.wait(10), 0)
+        self.server(listen='127.0.0.1:%d' % port, log='second.log')
+        r, c = self.finish(run, expect=None)
+        self.assertLessEqual(r['errors'], 8)  # those that fell into the gap
+        self.assertGreaterEqual(c['sessions_opened'], 2)
+
+    def test_killed_server_is_a_reset(self):
+        p = self.server()
+        run = self.client(p.port, '--pieces', 1, '--size', '512M', '--rate', '16M', wait=False)
+        time.sleep(2)
+        p.send_signal(signal.SIGKILL)
+        out, err = run.communicate(timeout=30)
+        self.assertEqual(run.returncode, 1)
+        self.assertIn('Connection reset by peer', err)
+
+    def test_killed_client_leaves_nothing(self):
+        p = self.server()
+        run = self.client(p.port, '--pieces', 4, '--concurrency', 4, '--size', '64M', '--rate', '4M', wait=False)
+        time.sleep(2)
+        self.assertEqual(self.stats(p)['connections_open'], 4)
+        run.kill()
+        self.settled(p, dict(self.IDLE, sessions_open=0))
+        r, c = self.client(p.port, '--pieces', 10)
+        self.assertEqual(c['connections_upgraded'], 10)
+
+
+if __name__ == '__main__':
+    unittest.main(verbosity=2, defaultTest=sys.argv[1] if len(sys.argv) > 1 else None, argv=sys.argv[:1])
