@@ -802,12 +802,15 @@ static void in_run_fabric(struct vr_conn *c, size_t *budget)
 
 static void tcp_ended(struct vr_conn *c)
 {
-	if (!c->session || c->session->state != VR_SESSION_UP) {
+	if (!c->session || (c->in.fin && !c->in.fabric && c->in.off == c->in.fin_off)) {
 		in_eof(c);
 		return;
 	}
-	if (c->in.fin && !c->in.fabric && c->in.off == c->in.fin_off) {
-		in_eof(c);
+	if (c->session->state != VR_SESSION_UP) { /* nobody is left to ask */
+		if (c->matched || c->in.fabric)
+			conn_reset(c, false);
+		else
+			in_eof(c);
 		return;
 	}
 	/* TCP ended but the peer did not say so on the control connection: it may have died, or its FIN is still on the way. What it sent
