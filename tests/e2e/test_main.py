@@ -105,9 +105,10 @@ class Base(unittest.TestCase):
     def clean(self, p, c):
         s = self.settled(p, self.IDLE)
         self.assertEqual(s['protocol_errors'], 0)
+        self.assertEqual(s['connections_swapped'], s['connections_closed'])
+        # a client that exits does not wait for the last goodbyes, and prints its counters while they come in
+        self.assertLessEqual(c['connections_closed'], c['connections_swapped'])
         for x in (s, c):
-            # a client that exits does not wait for the last goodbye
-            self.assertEqual(x['connections_swapped'], x['connections_closed'] + x['connections_open'])
             self.assertEqual(x['connections_reset'], 0)
             self.assertEqual(x['protocol_errors'], 0)
         return s
