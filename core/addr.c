@@ -10,10 +10,13 @@ static const uint8_t mapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
 
 bool vr_addr_from_sockaddr(struct vr_addr *a, const struct sockaddr *sa, socklen_t len)
 {
+	sa_family_t family; /* copied: an address from the wire may be unaligned */
+
 	memset(a, 0, sizeof(*a));
-	if (len < (socklen_t)sizeof(sa->sa_family))
+	if (len < (socklen_t)sizeof(family))
 		return false;
-	if (sa->sa_family == AF_INET && len >= (socklen_t)sizeof(struct sockaddr_in)) {
+	memcpy(&family, sa, sizeof(family));
+	if (family == AF_INET && len >= (socklen_t)sizeof(struct sockaddr_in)) {
 		struct sockaddr_in in;
 
 		memcpy(&in, sa, sizeof(in));
@@ -22,7 +25,7 @@ bool vr_addr_from_sockaddr(struct vr_addr *a, const struct sockaddr *sa, socklen
 		a->port = ntohs(in.sin_port);
 		return true;
 	}
-	if (sa->sa_family == AF_INET6 && len >= (socklen_t)sizeof(struct sockaddr_in6)) {
+	if (family == AF_INET6 && len >= (socklen_t)sizeof(struct sockaddr_in6)) {
 		struct sockaddr_in6 in6;
 
 		memcpy(&in6, sa, sizeof(in6));

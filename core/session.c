@@ -276,7 +276,7 @@ static void hello(struct vr_session *s, const struct vr_msg *m)
 	}
 	s->hello = *m;
 	{
-		uint8_t name[128];
+		uint8_t name[128] __attribute__((aligned(8)));
 		uint32_t format;
 
 		vr_fabric_ops->name(s->ep->fabric, name, sizeof(name), &format);

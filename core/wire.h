@@ -38,7 +38,7 @@ struct vr_msg {
 	char provider[64];
 	uint32_t addr_format;
 	uint8_t name_len;
-	uint8_t name[128];        /* fabric address */
+	uint8_t name[128] __attribute__((aligned(8))); /* fabric address: libfabric reads it as a sockaddr */
 	uint32_t handle;          /* HELLO: probe immediate; ACCEPT: the server's handle */
 	struct vr_wire_window ring, credit; /* HELLO: credit is the probe word */
 	uint8_t ports;
