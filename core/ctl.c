@@ -104,8 +104,3 @@ void vr_ctl_event(struct vr_io *io, uint32_t events)
 	else if (n <= 0 || c->len == sizeof(c->line) - 1)
 		c->fd = vr_engine_close(c->fd);
 }
-
-void vr_ctl_close(void)
-{
-	listener = vr_engine_close(listener);
-}

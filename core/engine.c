@@ -290,7 +290,7 @@ static void check_drained(void)
 	}
 }
 
-/* One connection is reset as peers are told to; everything else a turn does: events, completions, connections, timers. */
+/* A turn: events, completions, new connections, sessions, the connections that have work, timers. */
 static void *engine_main(void *arg)
 {
 	struct vr_engine *e = &vr_engine;
@@ -306,7 +306,7 @@ static void *engine_main(void *arg)
 		struct vr_conn *run;
 
 		if (e->run)
-			timeout = e->retry ? 0 : 0;
+			timeout = 0;
 		else if (!may_sleep())
 			timeout = 0;
 		else if (e->draining)

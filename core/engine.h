@@ -24,7 +24,6 @@ extern _Thread_local bool vr_internal_thread __attribute__((tls_model("initial-e
 struct vr_host_ops {
 	/* hide_fd - fd belongs to us from now on (true) or no longer (false): the application cannot close it. */
 	void (*hide_fd)(int fd, bool hidden);
-	/* name_fd - libfabric's descriptors are created inside its calls; the preload layer hides them by itself. */
 };
 
 /* State shared by the engine and the wrappers of one upgraded connection. Lives until both have let go (vr_shared_put). */

@@ -130,7 +130,7 @@ struct vr_declined {
 struct vr_engine {
 	pthread_mutex_t lock; /* guards the fields up to the blank line */
 	pthread_cond_t changed;
-	bool started, failed, forked, eligible;
+	bool started, failed, forked;
 	struct vr_peer *peers;
 	struct vr_handover_item *inbox;
 	struct vr_listener *listeners;
@@ -138,7 +138,7 @@ struct vr_engine {
 	struct vr_up { uint64_t id; enum vr_side side; struct vr_addr ip; uint16_t port; struct vr_up *next; } *up; /* sessions that are up */
 	struct vr_declined declined[64];
 	unsigned declined_at;
-	bool drain_wanted, drained, pending_reasons;
+	bool drain_wanted, drained;
 	uint32_t next_listener;
 
 	pid_t pid;
@@ -191,6 +191,5 @@ void vr_conn_free_zombies(void);
 /* ctl.c */
 void vr_ctl_open(void);
 void vr_ctl_event(struct vr_io *io, uint32_t events);
-void vr_ctl_close(void);
 
 #endif

@@ -28,7 +28,6 @@
 	X(CONTROL_CONNECTS, "control_connects", "control connections tried")                 \
 	X(CONTROL_ACCEPTS, "control_accepts", "control connections accepted")                \
 	X(PROTOCOL_ERRORS, "protocol_errors", "malformed or impossible messages from peers") \
-	X(FALLBACKS, "fallbacks", "directions that went back to TCP after a fabric failure") \
 	X(LATE_COMPLETIONS, "late_completions", "fabric events for connections already gone") \
 	X(ALLOWLIST_RELOADS, "allowlist_reloads", "times a changed allowlist was put in force")
 

@@ -35,6 +35,7 @@ struct vr_sock *vr_sock_new(enum vr_kind kind)
 		s->inflight = s->regs = 0;
 		s->deadline = 0;
 		s->count[0] = s->count[1] = 0;
+		memset(s->first, 0, sizeof(s->first));
 		s->shared = NULL;
 		s->listener = 0;
 		s->fork_gen = atomic_load(&vr_fork_gen);

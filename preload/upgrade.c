@@ -11,6 +11,7 @@
 #include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "core/log.h"
@@ -26,6 +27,26 @@ static void gather(uint8_t first[8], uint64_t have, const struct iovec *iov, int
 	for (int i = 0; i < niov && n && have < 8; i++)
 		for (size_t k = 0; k < iov[i].iov_len && n && have < 8; k++, n--)
 			first[have++] = ((const uint8_t *)iov[i].iov_base)[k];
+}
+
+/* What the caller is about to write, up to 8 bytes in all. Its pointers are not checked yet and may be bad, for which the answer is EFAULT
+ * and no crash: so the kernel reads them. How many bytes were added. */
+static size_t peek_caller(uint8_t first[8], uint64_t have, const struct iovec *iov, int niov)
+{
+	struct iovec into = {first + have, 8 - have};
+	ssize_t n;
+
+	if (niov <= 0)
+		return 0;
+	n = process_vm_readv(getpid(), &into, 1, iov, niov < 8 ? (unsigned long)niov : 8, 0);
+	if (n >= 0 || errno == EFAULT)
+		return n > 0 ? (size_t)n : 0;
+	/* not permitted here (seccomp) */
+	n = 0;
+	for (int i = 0; i < niov && n < 8; i++)
+		n += (ssize_t)(iov[i].iov_len < 8 ? iov[i].iov_len : 8);
+	gather(first, have, iov, niov, SIZE_MAX);
+	return (uint64_t)n < 8 - have ? (size_t)n : (size_t)(8 - have);
 }
 
 static enum vr_sniff sniff(const uint8_t *first, uint64_t have)
@@ -55,9 +76,7 @@ static enum vr_sniff judge(int fd, struct vr_sock *s, int dir, const struct iove
 		size_t more = 0;
 
 		if (request) {
-			gather(first, have, iov, niov, SIZE_MAX);
-			for (int i = 0; i < niov; i++)
-				more += iov[i].iov_len;
+			more = peek_caller(first, have, iov, niov);
 		} else {
 			uint8_t peek[8];
 			ssize_t n = REAL(recv)(fd, peek, 8 - have, MSG_PEEK | MSG_DONTWAIT);
@@ -150,13 +169,12 @@ static uint64_t move_waiting(int tcp, int pump)
 	uint64_t moved = 0;
 
 	while (moved < MOVE_MAX) {
-		ssize_t n = REAL(recv)(tcp, buf, sizeof(buf), MSG_DONTWAIT);
+		ssize_t n = REAL(recv)(tcp, buf, sizeof(buf), MSG_DONTWAIT | MSG_PEEK);
 
-		if (n <= 0)
+		/* taken from TCP only once the pair, whose buffer may be small, has it */
+		if (n <= 0 || (n = REAL(send)(pump, buf, (size_t)n, MSG_DONTWAIT | MSG_NOSIGNAL)) <= 0)
 			break;
-		/* the pair is empty and takes more than MOVE_MAX */
-		if (REAL(send)(pump, buf, (size_t)n, MSG_NOSIGNAL) != n)
-			break;
+		REAL(recv)(tcp, buf, (size_t)n, MSG_DONTWAIT);
 		moved += (uint64_t)n;
 	}
 	return moved;
@@ -231,6 +249,16 @@ fail:
 	return why;
 }
 
+/* Not established yet, but about to be (fast open: by this very call): the connection stays a candidate. */
+static bool connecting(int fd)
+{
+	struct tcp_info ti = {0};
+	socklen_t len = sizeof(ti);
+
+	return int_option(fd, IPPROTO_TCP, TCP_FASTOPEN_CONNECT, 0) ||
+	       (!REAL(getsockopt)(fd, IPPROTO_TCP, TCP_INFO, &ti, &len) && ti.tcpi_state == 2 /* SYN_SENT */);
+}
+
 /* Called with s locked; may give the lock up while it waits for a session. True when fd is still a candidate. */
 static bool try_upgrade(int fd, struct vr_sock *s, sigset_t *set)
 {
@@ -238,8 +266,8 @@ static bool try_upgrade(int fd, struct vr_sock *s, sigset_t *set)
 	enum vr_reason why = s->inflight ? VR_REASON_FD_BUSY : check(fd, s);
 	unsigned gen = s->gen;
 
-	if (why == VR_REASON_NOT_ESTABLISHED && int_option(fd, IPPROTO_TCP, TCP_FASTOPEN_CONNECT, 0))
-		return true; /* the connection starts with this very call */
+	if (why == VR_REASON_NOT_ESTABLISHED && connecting(fd))
+		return true;
 	if (why == VR_REASON_NONE) {
 		enum vr_side side = s->side;
 		enum vr_protocol proto = s->protocol;

@@ -89,7 +89,15 @@ VR_EXPORT int connect(int fd, const struct sockaddr *sa, socklen_t len)
 	enum vr_protocol proto = VR_PROTO_NONE;
 	struct vr_addr peer, local;
 	int saved = errno, r;
+	struct vr_sock *s;
+	sigset_t set;
 
+	/* A second attempt on the same descriptor, after a refused one: judged anew when it goes elsewhere. */
+	if (sa && vr_is_sock(vr_fd(fd)) && !vr_internal_thread && vr_addr_from_sockaddr(&peer, sa, len) && (s = vr_sock_lock(fd, &set))) {
+		if (s->kind == VR_KIND_CANDIDATE && !vr_addr_equal(&s->peer, &peer))
+			vr_sock_forget(fd, s);
+		vr_sock_unlock(s, &set);
+	}
 	if (!vr_internal_thread && vr_engine_config()->on && sa && vr_addr_from_sockaddr(&peer, sa, len) && !vr_fd(fd) && tcp_socket(fd) &&
 	    vr_engine_start() == VR_REASON_NONE) {
 		proto = vr_allowlist_match(&peer);

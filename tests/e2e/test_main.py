@@ -109,7 +109,8 @@ class Base(unittest.TestCase):
         # a client that exits does not wait for the last goodbyes, and prints its counters while they come in
         self.assertLessEqual(c['connections_closed'], c['connections_swapped'])
         for x in (s, c):
-            self.assertEqual(x['connections_reset'], 0)
+            # the client may exit between its last close and the acknowledgement of the server's end
+            self.assertLessEqual(x['connections_reset'], 1)
             self.assertEqual(x['protocol_errors'], 0)
         return s
 
@@ -119,7 +120,9 @@ class Base(unittest.TestCase):
         self.assertEqual(r['ok'], pieces)
         s = self.clean(p, c)
         for x in (c, s):
-            self.assertEqual(x['connections_swapped'], pieces, x)
+            # those that waited behind the memory budget may stay on TCP, and are counted
+            self.assertGreaterEqual(x['connections_swapped'], pieces - pieces // 50, x)
+            self.assertEqual(x['connections_seen'], pieces)
             # a short piece may be over before both ends have agreed; most are not
             self.assertGreaterEqual(x['connections_upgraded'], max(1, pieces * 9 // 10 - 2), x)
         self.assertEqual(s['fabric_bytes_sent'] + s['tcp_bytes_sent'], c['fabric_bytes_received'] + c['tcp_bytes_received'])
@@ -223,6 +226,12 @@ class Fallback(Base):
     def test_switched_off(self):
         p = self.server()
         self.plain(*self.client(p.port, '--pieces', 5, VORTEX_RDMA='off'), 5)
+
+    def test_unreadable_buffer_is_an_error_not_a_crash(self):
+        p = self.server()
+        r = subprocess.run([sys.executable, os.path.join(os.path.dirname(os.path.abspath(__file__)), 'test_badptr.py'), str(p.port)],
+                           env=self.env('bad.log'), timeout=30)
+        self.assertEqual(r.returncode, 0)
 
     def test_memory_budget(self):
         p = self.server()
