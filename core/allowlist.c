@@ -23,6 +23,7 @@
 
 struct rule {
 	bool allow, resolved;
+	bool v4;                /* an IPv4 block, or * : IPv6 blocks never cover mapped IPv4 addresses */
 	enum vr_protocol protocol;
 	char name[256];         /* a host name; "" for an address block */
 	uint8_t ip[16];
@@ -91,18 +92,21 @@ static bool parse_host(struct line *l, struct rule *r, const char *w, size_t n)
 	char host[256], *slash;
 	unsigned bits, max;
 
-	if (n == 0 || n >= sizeof(host))
+	if (n == 0 || n >= sizeof(host) || memchr(w, 0, n))
 		return fail(l, w, "an address, an address block, a host name or *");
 	memcpy(host, w, n);
 	host[n] = 0;
-	if (!strcmp(host, "*"))
-		return true; /* bits 0: everything */
+	if (!strcmp(host, "*")) {
+		r->v4 = true; /* bits 0: everything */
+		return true;
+	}
 	slash = strchr(host, '/');
 	if (slash)
 		*slash = 0;
 	r->ip[10] = r->ip[11] = 0xff;
 	if (inet_pton(AF_INET, host, r->ip + 12) == 1) {
 		max = 32;
+		r->v4 = true;
 	} else if (inet_pton(AF_INET6, host, r->ip) == 1) {
 		max = 128;
 	} else {
@@ -233,6 +237,14 @@ void vr_rules_free(struct vr_rules *r)
 
 /* ---- matching ---- */
 
+static bool is_mapped(const uint8_t *ip)
+{
+	struct vr_addr a;
+
+	memcpy(a.ip, ip, sizeof(a.ip));
+	return vr_addr_is_v4(&a);
+}
+
 static bool in_block(const uint8_t *ip, const uint8_t *block, unsigned bits)
 {
 	unsigned whole = bits / 8, rest = bits % 8;
@@ -251,7 +263,7 @@ static bool port_in(const struct rule *r, unsigned port)
 static bool host_in(const struct rule *r, const uint8_t *ip)
 {
 	if (!r->name[0])
-		return in_block(ip, r->ip, r->bits);
+		return in_block(ip, r->ip, r->bits) && (r->v4 || r->bits >= 96 || !is_mapped(ip));
 	if (!r->resolved && !r->allow)
 		return true; /* whom it denies is not known yet: the safe side */
 	for (unsigned i = 0; i < r->addresses; i++)
@@ -277,7 +289,7 @@ bool vr_rules_port(const struct vr_rules *r, unsigned port)
 			continue;
 		if (k->allow)
 			return true;
-		if (!k->name[0] && k->bits == 0)
+		if (!k->name[0] && k->bits == 0 && k->v4)
 			return false; /* deny * : nothing after it counts */
 	}
 	return false;
@@ -328,6 +340,7 @@ static _Atomic(struct vr_rules *) live;
 static _Atomic unsigned readers;
 static pthread_mutex_t writer = PTHREAD_MUTEX_INITIALIZER; /* guards what follows, and publishing */
 static bool loaded;
+static unsigned generation; /* of the published set: a freed set's address may come again */
 static char file[4096];
 static struct { bool exists; dev_t dev; ino_t ino; off_t size; struct timespec mtime; } seen;
 
@@ -336,21 +349,29 @@ static void publish(struct vr_rules *r)
 {
 	struct vr_rules *old = atomic_exchange(&live, r);
 
+	generation++;
 	while (old && atomic_load(&readers))
 		usleep(100);
 	vr_rules_free(old);
 }
 
-static void read_file(bool first)
+/* True when new rules (or none, for a vanished file) were put in force. */
+static bool read_file(bool first)
 {
+	bool fresh = false;
 	struct vr_rules_error err;
 	struct vr_rules *r;
 	struct stat st;
 	char *text;
 	ssize_t n = -1;
-	int fd = open(file, O_RDONLY | O_CLOEXEC);
+	int fd = open(file, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY); /* not to wait for a FIFO's writer: this may be in connect() */
 
 	memset(&seen, 0, sizeof(seen));
+	if (fd >= 0 && !fstat(fd, &st) && !S_ISREG(st.st_mode)) {
+		close(fd);
+		fd = -1;
+		errno = EINVAL; /* a FIFO, a device, a folder */
+	}
 	if (fd < 0 || fstat(fd, &st)) {
 		if (fd >= 0)
 			close(fd);
@@ -359,7 +380,7 @@ static void read_file(bool first)
 		else
 			vr_info("%s: no such file: nothing is upgraded", file);
 		publish(NULL);
-		return;
+		return true;
 	}
 	seen.exists = true;
 	seen.dev = st.st_dev;
@@ -383,10 +404,12 @@ static void read_file(bool first)
 		       first ? "nothing is upgraded" : "the last good rules stay in force");
 	} else {
 		publish(r);
+		fresh = true;
 		if (!first)
 			vr_count(VR_CTR_ALLOWLIST_RELOADS, 1);
 	}
 	free(text);
+	return fresh;
 }
 
 void vr_allowlist_load(const char *path)
@@ -407,7 +430,7 @@ void vr_allowlist_load(const char *path)
 bool vr_allowlist_poll(void)
 {
 	struct stat st;
-	bool there, changed;
+	bool there, changed, fresh = false;
 	sigset_t set;
 
 	vr_lock(&writer, &set);
@@ -416,9 +439,9 @@ bool vr_allowlist_poll(void)
 								st.st_mtim.tv_sec != seen.mtime.tv_sec ||
 								st.st_mtim.tv_nsec != seen.mtime.tv_nsec)));
 	if (changed)
-		read_file(false);
+		fresh = read_file(false);
 	vr_unlock(&writer, &set);
-	return changed;
+	return fresh;
 }
 
 enum vr_protocol vr_allowlist_match(const struct vr_addr *a)
@@ -454,12 +477,14 @@ size_t vr_allowlist_names(void)
 void vr_allowlist_resolve(void)
 {
 	struct vr_rules *copy = NULL, *from, *done;
+	unsigned gen;
 	sigset_t set;
 
 	/* Resolve a copy: getaddrinfo may take long, and neither readers nor a reload may wait for it. */
 	vr_lock(&writer, &set);
 	from = atomic_load(&live);
-	if (from && (copy = malloc(sizeof(*from) + from->count * sizeof(struct rule))))
+	gen = generation;
+	if (from && vr_rules_names(from) && (copy = malloc(sizeof(*from) + from->count * sizeof(struct rule))))
 		memcpy(copy, from, sizeof(*from) + from->count * sizeof(struct rule));
 	vr_unlock(&writer, &set);
 	done = copy ? vr_rules_resolve(copy) : NULL;
@@ -467,7 +492,7 @@ void vr_allowlist_resolve(void)
 	if (!done)
 		return;
 	vr_lock(&writer, &set);
-	if (atomic_load(&live) == from)
+	if (generation == gen)
 		publish(done);
 	else
 		vr_rules_free(done);

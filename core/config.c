@@ -20,8 +20,13 @@ static const char *lookup(char *const *env, const char *name)
 static void bad(struct vr_config *c, const char *name, const char *value, const char *expected)
 {
 	size_t at = strlen(c->errors);
+	char shown[81];
 
-	snprintf(c->errors + at, sizeof(c->errors) - at, "%s=%.80s: expected %s; the default is used\n", name, value, expected);
+	snprintf(shown, sizeof(shown), "%s", value);
+	for (char *p = shown; *p; p++)
+		if ((unsigned char)*p < ' ' || *p == 127)
+			*p = '?';
+	snprintf(c->errors + at, sizeof(c->errors) - at, "%s=%s: expected %s; the default is used\n", name, shown, expected);
 }
 
 static bool digits(const char **s, uint64_t max, uint64_t *out)

@@ -209,7 +209,8 @@ static void conn_end_check(struct vr_conn *c)
 
 static void conn_finish_check(struct vr_conn *c)
 {
-	if (c->ended || !c->out.done || !c->in.done)
+	/* a credit still to be sent may be the FIN-ACK without which the peer never ends */
+	if (c->ended || !c->out.done || !c->in.done || c->in.credit_due)
 		return;
 	c->ended = true;
 	close_fds(c, false);
@@ -342,6 +343,7 @@ struct vr_conn *vr_conn_attach(const struct vr_ticket *t, const struct vr_handov
 		vr_engine_close(h->pump_fd);
 		vr_engine_close(h->tcp_fd);
 		vr_shared_put(h->shared);
+		vr_engine_cancel(t);
 		return NULL;
 	}
 	take_over(c, t, h);

@@ -290,6 +290,51 @@ static void check_drained(void)
 	}
 }
 
+static bool spawn(void *(*fn)(void *), pthread_t *t)
+{
+	pthread_attr_t attr;
+	sigset_t all, saved;
+	bool ok;
+
+	/* No signal of the host is ever handled on our threads. */
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &saved);
+	pthread_attr_init(&attr);
+	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+	pthread_attr_setstacksize(&attr, 1 << 20);
+	ok = pthread_create(t, &attr, fn, NULL) == 0;
+	pthread_attr_destroy(&attr);
+	pthread_sigmask(SIG_SETMASK, &saved, NULL);
+	return ok;
+}
+
+#define RESOLVE_SECONDS 30
+static _Atomic unsigned rules_changed;
+
+static void *resolver_main(void *arg)
+{
+	vr_internal_thread = true;
+	pthread_setname_np(pthread_self(), "vortex-rdma-dns");
+	for (;;) {
+		unsigned seen = atomic_load(&rules_changed);
+
+		vr_allowlist_resolve();
+		for (int i = 0; i < RESOLVE_SECONDS && atomic_load(&rules_changed) == seen; i++)
+			sleep(1);
+	}
+	return arg;
+}
+
+/* The names' thread exists only once there are names to resolve. */
+static void start_resolver(void)
+{
+	static bool running;
+	pthread_t t;
+
+	if (!running && vr_allowlist_names())
+		running = spawn(resolver_main, &t);
+}
+
 /* A turn: events, completions, new connections, sessions, the connections that have work, timers. */
 static void *engine_main(void *arg)
 {
@@ -334,23 +379,13 @@ static void *engine_main(void *arg)
 		}
 		if (now - tick >= 1000) {
 			tick = now;
-			vr_allowlist_poll();
+			if (vr_allowlist_poll())
+				atomic_fetch_add(&rules_changed, 1);
+			start_resolver();
 			vr_conn_poll(now);
 		}
 		vr_conn_free_zombies();
 		check_drained();
-	}
-	return arg;
-}
-
-static void *resolver_main(void *arg)
-{
-	vr_internal_thread = true;
-	pthread_setname_np(pthread_self(), "vortex-rdma-dns");
-	for (;;) {
-		if (vr_allowlist_names())
-			vr_allowlist_resolve();
-		sleep(vr_allowlist_names() ? 30 : 2);
 	}
 	return arg;
 }
@@ -367,24 +402,6 @@ void vr_engine_init(const struct vr_config *cfg, const struct vr_host_ops *ops)
 const struct vr_config *vr_engine_config(void)
 {
 	return &vr_engine.cfg;
-}
-
-static bool spawn(void *(*fn)(void *), pthread_t *t)
-{
-	pthread_attr_t attr;
-	sigset_t all, saved;
-	bool ok;
-
-	/* No signal of the host is ever handled on our threads. */
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &saved);
-	pthread_attr_init(&attr);
-	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-	pthread_attr_setstacksize(&attr, 1 << 20);
-	ok = pthread_create(t, &attr, fn, NULL) == 0;
-	pthread_attr_destroy(&attr);
-	pthread_sigmask(SIG_SETMASK, &saved, NULL);
-	return ok;
 }
 
 static void report_config(void)
@@ -427,8 +444,6 @@ enum vr_reason vr_engine_start(void)
 	first = !e->started;
 	if (first) {
 		bool was = vr_internal_thread;
-		pthread_t dns;
-
 		vr_internal_thread = true; /* the calls below are ours */
 		vr_random(&e->token, sizeof(e->token));
 		e->epoll = lift(epoll_create1(EPOLL_CLOEXEC));
@@ -436,8 +451,6 @@ enum vr_reason vr_engine_start(void)
 		if (e->epoll >= 0 && e->wake >= 0)
 			vr_engine_watch(e->wake, &wake_io, EPOLLIN);
 		e->failed = e->epoll < 0 || e->wake < 0 || !spawn(engine_main, &e->thread);
-		if (!e->failed && vr_allowlist_names())
-			spawn(resolver_main, &dns);
 		vr_internal_thread = was;
 		__atomic_store_n(&e->started, true, __ATOMIC_RELEASE);
 	}
@@ -672,16 +685,21 @@ void vr_engine_drain(unsigned timeout_ms)
 	errno = saved;
 }
 
-static sigset_t fork_set;
+static sigset_t fork_set; /* written under the lock: several threads may fork */
 
 void vr_engine_prefork(void)
 {
-	vr_lock(&vr_engine.lock, &fork_set);
+	sigset_t set;
+
+	vr_lock(&vr_engine.lock, &set);
+	fork_set = set;
 }
 
 void vr_engine_parent(void)
 {
-	vr_unlock(&vr_engine.lock, &fork_set);
+	sigset_t set = fork_set;
+
+	vr_unlock(&vr_engine.lock, &set);
 }
 
 /* The child has no engine thread. If the parent had started one, the child stays on TCP for good (libfabric must not be used on
@@ -695,8 +713,7 @@ void vr_engine_child(void)
 	pthread_sigmask(SIG_SETMASK, &fork_set, NULL);
 	if (e->started)
 		e->forked = true;
-	else
-		e->pid = getpid();
+	e->pid = getpid();
 	vr_stats_reset();
 	vr_allowlist_child();
 	vr_log_child();

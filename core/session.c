@@ -439,6 +439,8 @@ static int listener_socket(const struct vr_listener *l)
 void vr_session_listeners(void)
 {
 	struct vr_engine *e = &vr_engine;
+	unsigned failed = 0;
+	int err = 0;
 	sigset_t set;
 
 	vr_lock(&e->lock, &set);
@@ -454,8 +456,8 @@ void vr_session_listeners(void)
 				vr_engine_watch(l->fd, &l->io, EPOLLIN);
 				vr_gauge(VR_GAUGE_LISTENERS, 1);
 			} else {
-				vr_info("control port for service port %u: %s", l->local.port, strerror(errno));
-				vr_stats_reason(VR_SIDE_SERVER, VR_REASON_CONTROL_PORT);
+				failed = l->local.port; /* logged below: a log file may be slow, and application threads want the lock */
+				err = errno;
 			}
 		}
 		if (l->closing) {
@@ -470,6 +472,10 @@ void vr_session_listeners(void)
 		p = &l->next;
 	}
 	vr_unlock(&e->lock, &set);
+	if (failed) {
+		vr_info("control port for service port %u: %s", failed, strerror(err));
+		vr_stats_reason(VR_SIDE_SERVER, VR_REASON_CONTROL_PORT);
+	}
 }
 
 static void dial(struct vr_peer *peer)

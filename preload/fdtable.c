@@ -14,7 +14,7 @@
 
 _Atomic(struct vr_sock *) vr_fds[VR_FD_MAX];
 _Atomic unsigned vr_fork_gen;
-int vr_hidden_max = -1;
+_Atomic int vr_fd_top = -1, vr_candidates;
 static struct vr_sock pool[SOCKS]; /* zero pages until used */
 static _Atomic unsigned hint;
 
@@ -30,6 +30,7 @@ struct vr_sock *vr_sock_new(enum vr_kind kind)
 			continue;
 		atomic_store(&hint, at + i + 1);
 		atomic_fetch_add(&s->gen, 1);
+		atomic_fetch_add(&vr_candidates, kind == VR_KIND_CANDIDATE);
 		s->refs = 1;
 		s->unknown = s->deciding = false;
 		s->inflight = s->regs = 0;
@@ -46,6 +47,10 @@ struct vr_sock *vr_sock_new(enum vr_kind kind)
 
 void vr_fd_set(int fd, struct vr_sock *s)
 {
+	int top = atomic_load(&vr_fd_top);
+
+	while (s && fd > top && fd < VR_FD_MAX && !atomic_compare_exchange_weak(&vr_fd_top, &top, fd))
+		;
 	if ((unsigned)fd < VR_FD_MAX)
 		atomic_store_explicit(&vr_fds[fd], s, memory_order_release);
 }
@@ -73,6 +78,7 @@ void vr_sock_forget(int fd, struct vr_sock *s)
 	vr_fd_set(fd, NULL);
 	if (--s->refs)
 		return;
+	atomic_fetch_sub(&vr_candidates, s->kind == VR_KIND_CANDIDATE);
 	if (s->kind == VR_KIND_LISTENER)
 		vr_engine_unlisten(s->listener);
 	vr_shared_put(s->shared);
@@ -117,8 +123,6 @@ bool vr_fd_closing(int fd)
 void vr_fd_hide(int fd, bool hidden)
 {
 	vr_fd_set(fd, hidden ? VR_HIDDEN : NULL);
-	if (hidden && fd > vr_hidden_max)
-		vr_hidden_max = fd;
 }
 
 bool vr_fd_same(int fd, const struct vr_sock *s)
@@ -129,4 +133,22 @@ bool vr_fd_same(int fd, const struct vr_sock *s)
 
 	errno = saved;
 	return same;
+}
+
+void vr_fd_child(void)
+{
+	int top = atomic_load(&vr_fd_top);
+
+	for (int fd = 0; fd <= top; fd++) {
+		struct vr_sock *s = vr_fd(fd);
+
+		if (s == VR_HIDDEN) { /* these copies would hide the parent's death from the peer */
+			REAL(close)(fd);
+			vr_fd_set(fd, NULL);
+		} else if (s) {
+			pthread_mutex_init(&s->lock, NULL); /* its holder, if any, is not in this process */
+			if (s->kind != VR_KIND_UPGRADED)
+				vr_sock_forget(fd, s);
+		}
+	}
 }

@@ -45,7 +45,8 @@ struct vr_sock { /* from a type-stable pool: a stale pointer is always a valid v
 
 extern _Atomic(struct vr_sock *) vr_fds[VR_FD_MAX];
 extern _Atomic unsigned vr_fork_gen;
-extern int vr_hidden_max; /* highest number ever hidden */
+extern _Atomic int vr_candidates; /* how many there are: poll and select look at their arguments only if any */
+extern _Atomic int vr_fd_top; /* highest number ever entered in the table */
 
 /* vr_fd - the entry of a descriptor: NULL (not ours), VR_HIDDEN or a socket. */
 static inline struct vr_sock *vr_fd(int fd)
@@ -68,10 +69,14 @@ void vr_sock_forget(int fd, struct vr_sock *s);
 /* vr_fd_closing - fd is about to be closed or replaced by the application; true if it is one of our hidden ones. */
 bool vr_fd_closing(int fd);
 void vr_fd_hide(int fd, bool hidden);
+/* vr_fd_child - in a forked child: our descriptors are closed, candidates forgotten (the parent may swap them), locks reset. */
+void vr_fd_child(void);
 /* vr_fd_same - is this upgraded socket's descriptor still what it was (it may have been closed behind our back)? */
 bool vr_fd_same(int fd, const struct vr_sock *s);
 
 /* upgrade.c */
+/* vr_read_caller - n bytes at an address of the application that may be bad; false if it is. errno preserved. */
+bool vr_read_caller(void *to, const void *from, size_t n);
 struct vr_call { struct vr_sock *s; unsigned gen; int dir; };
 /* vr_call_enter - before a call on a candidate moves bytes in direction dir (0 in, 1 out): decide, and swap if so. iov: what is to be written. */
 struct vr_call vr_call_enter(int fd, struct vr_sock *s, int dir, const struct iovec *iov, int n);
@@ -79,6 +84,8 @@ struct vr_call vr_call_enter(int fd, struct vr_sock *s, int dir, const struct io
 void vr_call_leave(const struct vr_call *c, const struct iovec *iov, int niov, ssize_t n);
 /* vr_wait_enter, vr_wait_leave - a poll or select on a candidate, which must not be swapped meanwhile. */
 bool vr_wait_enter(int fd, struct vr_call *c);
+/* vr_wait_pin - the same where there is no room to remember: fd is never swapped. */
+void vr_wait_pin(int fd);
 void vr_wait_leave(const struct vr_call *c);
 
 #endif

@@ -14,19 +14,13 @@
 
 static const struct vr_host_ops ops = {.hide_fd = vr_fd_hide};
 
-/* The child's copies of our descriptors would hide the parent's death from the peer: they are closed, and no candidate is swapped. */
 static void child(void)
 {
 	int saved = errno;
 
 	vr_engine_child();
 	atomic_fetch_add(&vr_fork_gen, 1);
-	for (int fd = 0; fd <= vr_hidden_max; fd++)
-		if (vr_fd(fd) == VR_HIDDEN) {
-			REAL(close)(fd);
-			vr_fd_set(fd, NULL);
-		}
-	vr_hidden_max = -1;
+	vr_fd_child();
 	errno = saved;
 }
 

@@ -26,6 +26,11 @@
 	X(int, fcntl64, (int, int, ...))                                                                 \
 	X(int, ioctl, (int, unsigned long, ...))                                                         \
 	X(int, epoll_ctl, (int, int, int, struct epoll_event *))                                         \
+	X(int, epoll_create, (int))                                                                      \
+	X(int, eventfd, (unsigned, int))                                                                 \
+	X(int, socketpair, (int, int, int, int *))                                                       \
+	X(int, pipe, (int *))                                                                            \
+	X(int, pipe2, (int *, int))                                                                      \
 	X(int, epoll_create1, (int))                                                                     \
 	X(int, getsockname, (int, struct sockaddr *, socklen_t *))                                       \
 	X(int, getpeername, (int, struct sockaddr *, socklen_t *))                                       \

@@ -29,6 +29,21 @@ static void gather(uint8_t first[8], uint64_t have, const struct iovec *iov, int
 			first[have++] = ((const uint8_t *)iov[i].iov_base)[k];
 }
 
+bool vr_read_caller(void *to, const void *from, size_t n)
+{
+	struct iovec l = {to, n}, r = {(void *)from, n};
+	int saved = errno;
+	ssize_t k = process_vm_readv(getpid(), &l, 1, &r, 1, 0);
+	bool ok = k == (ssize_t)n;
+
+	if (k < 0 && errno != EFAULT) { /* not permitted here (seccomp) */
+		memcpy(to, from, n);
+		ok = true;
+	}
+	errno = saved;
+	return ok;
+}
+
 /* What the caller is about to write, up to 8 bytes in all. Its pointers are not checked yet and may be bad, for which the answer is EFAULT
  * and no crash: so the kernel reads them. How many bytes were added. */
 static size_t peek_caller(uint8_t first[8], uint64_t have, const struct iovec *iov, int niov)
@@ -69,8 +84,14 @@ static enum vr_sniff judge(int fd, struct vr_sock *s, int dir, const struct iove
 	uint8_t first[8];
 	uint64_t have = s->count[request];
 
-	if (s->protocol == VR_PROTO_ANY)
+	if (s->protocol == VR_PROTO_ANY) {
+		char c;
+
+		/* A server that only waits for its first byte is early: the client may itself be waiting for the session. */
+		if (s->side == VR_SIDE_SERVER && dir == 0 && !s->count[0] && !s->count[1] && REAL(recv)(fd, &c, 1, MSG_PEEK | MSG_DONTWAIT) <= 0)
+			return VR_SNIFF_MORE;
 		return VR_SNIFF_REQUEST;
+	}
 	memcpy(first, s->first[request], sizeof(first));
 	if (dir == request && have < 8) {
 		size_t more = 0;
@@ -189,7 +210,7 @@ static enum vr_reason swap(int fd, struct vr_sock *s, const struct vr_ticket *t)
 	unsigned done = 0;
 	struct stat st;
 
-	if (!shared || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair))
+	if (!shared || REAL(socketpair)(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair))
 		goto fail;
 	tcp = lift(fd);
 	pump = lift(pair[1]);
@@ -233,6 +254,7 @@ static enum vr_reason swap(int fd, struct vr_sock *s, const struct vr_ticket *t)
 	h.moved = move_waiting(tcp, pump);
 	h.shared = s->shared = shared;
 	atomic_store(&s->kind, VR_KIND_UPGRADED);
+	atomic_fetch_sub(&vr_candidates, 1);
 	vr_engine_attach(t, &h);
 	return VR_REASON_NONE;
 fail:
@@ -357,6 +379,17 @@ bool vr_wait_enter(int fd, struct vr_call *c)
 	}
 	vr_sock_unlock(s, &set);
 	return held;
+}
+
+void vr_wait_pin(int fd)
+{
+	struct vr_sock *s;
+	sigset_t set;
+
+	if (vr_is_sock(vr_fd(fd)) && (s = vr_sock_lock(fd, &set))) {
+		s->unknown = true;
+		vr_sock_unlock(s, &set);
+	}
 }
 
 void vr_wait_leave(const struct vr_call *c)

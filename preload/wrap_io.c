@@ -11,17 +11,16 @@
 static ssize_t told(int fd, ssize_t n)
 {
 	struct vr_sock *s = vr_fd(fd);
-	struct vr_shared *sh;
 	uint32_t one = 1;
 
-	if (n < 0 && errno == ECONNRESET && vr_is_sock(s) && s->kind == VR_KIND_UPGRADED && (sh = s->shared))
-		atomic_compare_exchange_strong(&sh->reset, &one, 2); /* the kernel has told it by itself */
-	if (n != 0 || !vr_is_sock(s) || atomic_load(&s->kind) != VR_KIND_UPGRADED || !(sh = s->shared))
+	if (!vr_is_sock(s) || atomic_load(&s->kind) != VR_KIND_UPGRADED || !s->shared || !atomic_load(&s->shared->reset) || !vr_fd_same(fd, s))
 		return n;
-	if (!atomic_compare_exchange_strong(&sh->reset, &one, 2))
-		return n;
-	errno = ECONNRESET;
-	return -1;
+	/* a kernel ECONNRESET has told it by itself */
+	if ((n == 0 || (n < 0 && errno == ECONNRESET)) && atomic_compare_exchange_strong(&s->shared->reset, &one, 2) && n == 0) {
+		errno = ECONNRESET;
+		return -1;
+	}
+	return n;
 }
 
 #define OUT(fd, iov, niov, call)                                          \
@@ -44,8 +43,9 @@ static ssize_t told(int fd, ssize_t n)
 		struct vr_call c_ = vr_call_enter(fd, s_, 0, NULL, 0);    \
 		ssize_t n_ = call;                                        \
 		if (c_.s)                                                 \
-			vr_call_leave(&c_, iov, niov, (flags) & MSG_PEEK ? 0 : n_); \
-		else if ((want) && n_ <= 0)                               \
+			/* iov is looked at only after the kernel could */ \
+			n_ > 0 && !((flags) & MSG_PEEK) ? vr_call_leave(&c_, iov, niov, n_) : vr_call_leave(&c_, NULL, 0, 0); \
+		else if (n_ < 0 || (n_ == 0 && (want)))                   \
 			n_ = told(fd, n_);                                \
 		return n_;                                                \
 	} while (0)
@@ -63,7 +63,7 @@ VR_EXPORT ssize_t sendto(int fd, const void *p, size_t n, int flags, const struc
 	struct vr_sock *s = vr_fd(fd);
 
 	/* TCP ignores an address on a connected socket, the pair would refuse it */
-	if (vr_is_sock(s) && atomic_load(&s->kind) == VR_KIND_UPGRADED) {
+	if (to && vr_is_sock(s) && atomic_load(&s->kind) == VR_KIND_UPGRADED && vr_fd_same(fd, s)) {
 		to = NULL;
 		len = 0;
 	}
@@ -72,7 +72,12 @@ VR_EXPORT ssize_t sendto(int fd, const void *p, size_t n, int flags, const struc
 
 VR_EXPORT ssize_t sendmsg(int fd, const struct msghdr *m, int flags)
 {
-	OUT(fd, m->msg_iov, (int)m->msg_iovlen, REAL(sendmsg)(fd, m, flags));
+	struct msghdr copy = {0};
+
+	/* the kernel judges a bad pointer: only what it could read is looked at */
+	if (vr_is_sock(vr_fd(fd)) && !vr_read_caller(&copy, m, sizeof(copy)))
+		return REAL(sendmsg)(fd, m, flags);
+	OUT(fd, copy.msg_iov, (int)copy.msg_iovlen, REAL(sendmsg)(fd, m, flags));
 }
 
 VR_EXPORT ssize_t write(int fd, const void *p, size_t n)
@@ -168,24 +173,55 @@ VR_EXPORT ssize_t __read_chk(int fd, void *p, size_t n, size_t room)
 
 #define HELD 64
 
+static unsigned hold(int fd, unsigned k, struct vr_call held[HELD])
+{
+	if (k == HELD)
+		vr_wait_pin(fd);
+	else if (vr_wait_enter(fd, &held[k]))
+		k++;
+	return k;
+}
+
 static unsigned hold_polls(const struct pollfd *p, nfds_t n, struct vr_call held[HELD])
 {
+	struct pollfd some[32];
 	unsigned k = 0;
 
-	for (nfds_t i = 0; i < n && k < HELD; i++)
-		if (p[i].fd >= 0 && vr_wait_enter(p[i].fd, &held[k]))
-			k++;
+	for (nfds_t at = 0; atomic_load(&vr_candidates) && at < n; at += 32) {
+		nfds_t m = n - at < 32 ? n - at : 32;
+
+		if (!vr_read_caller(some, p + at, m * sizeof(*p)))
+			break;
+		for (nfds_t i = 0; i < m; i++)
+			k = hold(some[i].fd, k, held);
+	}
 	return k;
 }
 
 static unsigned hold_sets(int n, fd_set *a, fd_set *b, fd_set *c, struct vr_call held[HELD])
 {
+	fd_set all, one;
 	unsigned k = 0;
+	size_t size;
 
-	for (int fd = 0; fd < n && fd < FD_SETSIZE && k < HELD; fd++)
-		if (vr_is_sock(vr_fd(fd)) && ((a && FD_ISSET(fd, a)) || (b && FD_ISSET(fd, b)) || (c && FD_ISSET(fd, c))) &&
-		    vr_wait_enter(fd, &held[k]))
-			k++;
+	if (!atomic_load(&vr_candidates) || n <= 0)
+		return 0;
+	if (n > FD_SETSIZE)
+		n = FD_SETSIZE;
+	size = ((size_t)n + NFDBITS - 1) / NFDBITS * sizeof(fd_mask); /* what the kernel reads: a set may be smaller than fd_set */
+	FD_ZERO(&all);
+	for (int i = 0; i < 3; i++) {
+		fd_set *set = i == 0 ? a : i == 1 ? b : c;
+
+		FD_ZERO(&one);
+		if (set && vr_read_caller(&one, set, size))
+			for (int fd = 0; fd < n; fd++)
+				if (FD_ISSET(fd, &one))
+					FD_SET(fd, &all);
+	}
+	for (int fd = 0; fd < n; fd++)
+		if (FD_ISSET(fd, &all))
+			k = hold(fd, k, held);
 	return k;
 }
 

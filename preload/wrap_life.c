@@ -6,6 +6,7 @@
 #include <linux/close_range.h>
 #include <netinet/in.h>
 #include <stdarg.h>
+#include <sys/eventfd.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -40,6 +41,42 @@ VR_EXPORT int socket(int domain, int type, int protocol)
 	int fd = REAL(socket)(domain, type, protocol);
 
 	return vr_internal_thread ? ours(fd) : fresh(fd);
+}
+
+VR_EXPORT int epoll_create(int size)
+{
+	int fd = REAL(epoll_create)(size);
+
+	return vr_internal_thread ? ours(fd) : fresh(fd);
+}
+
+VR_EXPORT int eventfd(unsigned value, int flags)
+{
+	int fd = REAL(eventfd)(value, flags);
+
+	return vr_internal_thread ? ours(fd) : fresh(fd);
+}
+
+static int both(int r, int fds[2])
+{
+	for (int i = 0; r == 0 && i < 2; i++)
+		vr_internal_thread ? ours(fds[i]) : fresh(fds[i]);
+	return r;
+}
+
+VR_EXPORT int socketpair(int domain, int type, int protocol, int fds[2])
+{
+	return both(REAL(socketpair)(domain, type, protocol, fds), fds);
+}
+
+VR_EXPORT int pipe(int fds[2])
+{
+	return both(REAL(pipe)(fds), fds);
+}
+
+VR_EXPORT int pipe2(int fds[2], int flags)
+{
+	return both(REAL(pipe2)(fds, flags), fds);
 }
 
 VR_EXPORT int epoll_create1(int flags)
@@ -89,16 +126,23 @@ VR_EXPORT int connect(int fd, const struct sockaddr *sa, socklen_t len)
 	enum vr_protocol proto = VR_PROTO_NONE;
 	struct vr_addr peer, local;
 	int saved = errno, r;
+	struct sockaddr_storage ss;
 	struct vr_sock *s;
 	sigset_t set;
+	bool inet;
 
+	if (vr_internal_thread || !vr_engine_config()->on)
+		return REAL(connect)(fd, sa, len);
+	/* the address may be unreadable, which is for the kernel to say */
+	inet = sa && len >= sizeof(struct sockaddr_in) && len <= sizeof(ss) && vr_read_caller(&ss, sa, len) &&
+	       vr_addr_from_sockaddr(&peer, (struct sockaddr *)&ss, len);
 	/* A second attempt on the same descriptor, after a refused one: judged anew when it goes elsewhere. */
-	if (sa && vr_is_sock(vr_fd(fd)) && !vr_internal_thread && vr_addr_from_sockaddr(&peer, sa, len) && (s = vr_sock_lock(fd, &set))) {
+	if (inet && vr_is_sock(vr_fd(fd)) && (s = vr_sock_lock(fd, &set))) {
 		if (s->kind == VR_KIND_CANDIDATE && !vr_addr_equal(&s->peer, &peer))
 			vr_sock_forget(fd, s);
 		vr_sock_unlock(s, &set);
 	}
-	if (!vr_internal_thread && vr_engine_config()->on && sa && vr_addr_from_sockaddr(&peer, sa, len) && !vr_fd(fd) && tcp_socket(fd) &&
+	if (inet && !vr_fd(fd) && tcp_socket(fd) &&
 	    vr_engine_start() == VR_REASON_NONE) {
 		proto = vr_allowlist_match(&peer);
 		if (proto == VR_PROTO_NONE)
@@ -192,11 +236,12 @@ VR_EXPORT int close(int fd)
 /* Hidden descriptors are left out: the range is closed in the pieces between them. */
 VR_EXPORT int close_range(unsigned first, unsigned last, int flags)
 {
-	unsigned from = first, end = last < (unsigned)vr_hidden_max || vr_hidden_max < 0 ? last : (unsigned)vr_hidden_max;
+	int top = atomic_load(&vr_fd_top);
+	unsigned from = first;
 
 	if (vr_internal_thread || first > last || (flags & ~CLOSE_RANGE_UNSHARE))
 		return REAL(close_range)(first, last, flags);
-	for (unsigned fd = first; vr_hidden_max >= 0 && fd <= end; fd++) {
+	for (unsigned fd = first; top >= 0 && fd <= last && fd <= (unsigned)top; fd++) {
 		if (!vr_fd((int)fd) || !vr_fd_closing((int)fd))
 			continue;
 		if (fd > from && REAL(close_range)(from, fd - 1, flags))

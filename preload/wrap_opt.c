@@ -83,10 +83,16 @@ static bool of_the_pair(int level, int name) /* both keep it; the pair's is the 
 				       name == SO_ERROR || name == SO_TYPE || name == SO_ACCEPTCONN);
 }
 
+/* On the hidden socket it would keep bytes from the engine. */
+static bool only_the_pair(int level, int name)
+{
+	return level == SOL_SOCKET && name == SO_RCVLOWAT;
+}
+
 VR_EXPORT int getsockopt(int fd, int level, int name, void *v, socklen_t *len)
 {
 	struct vr_sock *s = vr_fd(fd);
-	int tcp = vr_is_sock(s) && (s = upgraded(fd)) && !of_the_pair(level, name) ? tcp_of(s) : -1;
+	int tcp = vr_is_sock(s) && (s = upgraded(fd)) && !of_the_pair(level, name) && !only_the_pair(level, name) ? tcp_of(s) : -1;
 
 	return REAL(getsockopt)(tcp >= 0 ? tcp : fd, level, name, v, len);
 }
@@ -94,7 +100,7 @@ VR_EXPORT int getsockopt(int fd, int level, int name, void *v, socklen_t *len)
 VR_EXPORT int setsockopt(int fd, int level, int name, const void *v, socklen_t len)
 {
 	struct vr_sock *s = vr_fd(fd);
-	int tcp = vr_is_sock(s) && (s = upgraded(fd)) ? tcp_of(s) : -1;
+	int tcp = vr_is_sock(s) && !only_the_pair(level, name) && (s = upgraded(fd)) ? tcp_of(s) : -1;
 
 	if (tcp >= 0 && of_the_pair(level, name))
 		REAL(setsockopt)(tcp, level, name, v, len);

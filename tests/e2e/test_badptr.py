@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""send() of an unreadable buffer on a candidate is EFAULT, not a crash; run under the shim by test_main.py."""
+"""Unreadable arguments on a candidate are EFAULT, not a crash; run under the shim by test_main.py."""
 import ctypes
 import errno
 import socket
@@ -8,6 +8,15 @@ import sys
 
 libc = ctypes.CDLL(None, use_errno=True)
 s = socket.create_connection(('127.0.0.1', int(sys.argv[1])))
-libc.send.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-r = libc.send(s.fileno(), 8, 74, 0)
-sys.exit(0 if r == -1 and ctypes.get_errno() == errno.EFAULT else 1)
+P, I, Z = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t
+BAD = 8
+for name, types, args in (('send', (I, P, Z, I), (s.fileno(), BAD, 74, 0)), ('sendmsg', (I, P, I), (s.fileno(), BAD, 0)),
+                          ('writev', (I, P, I), (s.fileno(), BAD, 2)), ('recvmsg', (I, P, I), (s.fileno(), BAD, 0x40)),
+                          ('poll', (P, ctypes.c_ulong, I), (BAD, 3, 0)), ('select', (I, P, P, P, P), (9, BAD, None, None, None)),
+                          ('connect', (I, P, I), (s.fileno(), BAD, 16))):
+    f = getattr(libc, name)
+    f.argtypes = types
+    f.restype = ctypes.c_long if name in ('send', 'sendmsg', 'writev', 'recvmsg') else I
+    r = f(*args)
+    if r != -1 or ctypes.get_errno() != errno.EFAULT:
+        sys.exit('%s: %d, errno %d' % (name, r, ctypes.get_errno()))

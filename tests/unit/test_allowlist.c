@@ -45,6 +45,10 @@ START_TEST(first_match_wins_and_default_denies)
 	ck_assert_int_eq(match("allow * port=4005,5000-5010\n", "9.9.9.9", 5011), VR_PROTO_NONE);
 	ck_assert_int_eq(match("allow fd00::/9", "fd7f::1", 1), VR_PROTO_VORTEX);
 	ck_assert_int_eq(match("allow fd00::/9", "fd80::1", 1), VR_PROTO_NONE);
+	ck_assert_int_eq(match("allow ::/0", "10.0.0.1", 1), VR_PROTO_NONE);
+	ck_assert_int_eq(match("allow ::/0", "2001:db8::1", 1), VR_PROTO_VORTEX);
+	ck_assert_int_eq(match("allow *", "2001:db8::1", 1), VR_PROTO_VORTEX);
+	ck_assert_int_eq(match("allow ::ffff:10.0.0.0/104", "10.0.0.1", 1), VR_PROTO_VORTEX);
 	ck_assert_int_eq(match("allow 10.0.0.0/9", "10.128.0.0", 1), VR_PROTO_NONE);
 }
 END_TEST
@@ -76,6 +80,15 @@ START_TEST(errors_name_line_and_column)
 }
 END_TEST
 
+START_TEST(a_nul_byte_is_no_host)
+{
+	struct vr_rules_error err;
+
+	ck_assert_ptr_null(vr_rules_parse("allow *\0junk\n", 13, &err));
+	ck_assert_uint_eq(err.line, 1);
+}
+END_TEST
+
 START_TEST(vortex_requests_are_recognised_at_any_split)
 {
 	uint8_t h[6] = {77, 0, 0, 0, 0, 68};
@@ -102,6 +115,7 @@ int main(void)
 	tcase_add_test(t, first_match_wins_and_default_denies);
 	tcase_add_test(t, an_unresolved_deny_denies_all);
 	tcase_add_test(t, errors_name_line_and_column);
+	tcase_add_test(t, a_nul_byte_is_no_host);
 	tcase_add_test(t, vortex_requests_are_recognised_at_any_split);
 	suite_add_tcase(s, t);
 	srunner_run_all(r, CK_NORMAL);

@@ -25,6 +25,8 @@ START_TEST(values_and_errors)
 {
 	static struct vr_config c;
 
+	vr_config_load(&c, (char *[]){"VORTEX_RDMA_MEMORY=1\n2", NULL});
+	ck_assert_ptr_eq(strchr(c.errors, '\n'), c.errors + strlen(c.errors) - 1);
 	vr_config_load(&c, (char *[]){"VORTEX_RDMA=off", "VORTEX_RDMA_RING_SIZE=100K", "VORTEX_RDMA_MEMORY=2g", "VORTEX_RDMA_LOG_FILE=/x",
 				      "VORTEX_RDMA_CONTROL_OFFSET=-5", "VORTEX_RDMA_CONNECT_WAIT_MS=70000", NULL});
 	ck_assert(!c.on);
