@@ -180,13 +180,20 @@ uint64_t vr_session_ping(struct vr_session *s);
 struct vr_conn *vr_conn_attach(const struct vr_ticket *t, const struct vr_handover *h);
 void vr_conn_message(struct vr_session *s, const struct vr_msg *m);
 void vr_conn_queue(struct vr_conn *c);
-void vr_conn_run(struct vr_conn *c);
-void vr_conn_credit(struct vr_conn *c);            /* a credit word was written */
+void vr_conn_reset(struct vr_conn *c, bool tell_peer); /* the application sees ECONNRESET */
+void vr_conn_end_check(struct vr_conn *c);         /* over, and nobody writes any more: free it */
+void vr_conn_finish_check(struct vr_conn *c);      /* both directions done? */
+struct vr_wire_window vr_conn_offer_ring(struct vr_conn *c); /* size 0: no memory */
+void vr_conn_say_fin(struct vr_conn *c);           /* announce an end that TCP carries */
 void vr_conn_write_done(struct vr_conn *c, int err);
 void vr_conn_session_lost(struct vr_session *s);   /* before s is freed */
 void vr_conn_pong(struct vr_session *s);
 void vr_conn_poll(int64_t now);
 void vr_conn_free_zombies(void);
+
+/* pump.c */
+void vr_conn_run(struct vr_conn *c);               /* move what can be moved */
+void vr_conn_credit(struct vr_conn *c);            /* a credit word was written */
 
 /* ctl.c */
 void vr_ctl_open(void);

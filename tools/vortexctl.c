@@ -62,11 +62,12 @@ static void comm_of(const char *pid, char *buf, size_t size)
 
 static void print_process(const char *pid, char *text, bool json, bool first)
 {
-	char comm[64], *save = NULL, sep = '{';
+	char comm[64], *save = NULL;
+	const char *sep = "";
 
 	comm_of(pid, comm, sizeof(comm));
 	if (json)
-		printf("%s{\"pid\":%s,\"comm\":\"%s\",\"stats\":", first ? "" : ",\n", pid, comm);
+		printf("%s{\"pid\":%s,\"comm\":\"%s\",\"stats\":{", first ? "" : ",\n", pid, comm);
 	else
 		printf("%s%s (pid %s)\n", first ? "" : "\n", comm, pid);
 	for (char *l = strtok_r(text, "\n", &save); l; l = strtok_r(NULL, "\n", &save)) {
@@ -78,10 +79,10 @@ static void print_process(const char *pid, char *text, bool json, bool first)
 		if (!json)
 			printf("  %-32s %s\n", l, v);
 		else if (!strcmp(l, "version"))
-			printf("%c\"%s\":\"%s\"", sep, l, v);
+			printf("%s\"%s\":\"%s\"", sep, l, v);
 		else
-			printf("%c\"%s\":%s", sep, l, v);
-		sep = ',';
+			printf("%s\"%s\":%s", sep, l, v);
+		sep = ",";
 	}
 	if (json)
 		printf("}}");
@@ -136,6 +137,10 @@ static int cmd_stats(int argc, char **argv)
 
 static int cmd_reasons(int argc, char **argv)
 {
+	if (argc) {
+		fprintf(stderr, "usage: vortexctl reasons\n");
+		return 2;
+	}
 	for (unsigned i = 1; i < VR_REASON_COUNT; i++)
 		printf("%2u %-20s %s%s%s\n", i, vr_reason_name(i), vr_reason_text(i), *vr_reason_advice(i) ? "; " : "", vr_reason_advice(i));
 	return 0;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <arpa/inet.h>
-#include <check.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "check_main.h"
 #include "allowlist.h"
 #include "vortex.h"
 
@@ -105,21 +105,4 @@ START_TEST(vortex_requests_are_recognised_at_any_split)
 }
 END_TEST
 
-int main(void)
-{
-	Suite *s = suite_create("allowlist");
-	TCase *t = tcase_create("all");
-	SRunner *r = srunner_create(s);
-	int failed;
-
-	tcase_add_test(t, first_match_wins_and_default_denies);
-	tcase_add_test(t, an_unresolved_deny_denies_all);
-	tcase_add_test(t, errors_name_line_and_column);
-	tcase_add_test(t, a_nul_byte_is_no_host);
-	tcase_add_test(t, vortex_requests_are_recognised_at_any_split);
-	suite_add_tcase(s, t);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed != 0;
-}
+CHECK_MAIN("allowlist", first_match_wins_and_default_denies, an_unresolved_deny_denies_all, errors_name_line_and_column, a_nul_byte_is_no_host, vortex_requests_are_recognised_at_any_split)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <check.h>
 #include <string.h>
 
+#include "check_main.h"
 #include "config.h"
 #include "log.h"
 
@@ -55,19 +55,4 @@ START_TEST(sizes)
 }
 END_TEST
 
-int main(void)
-{
-	Suite *s = suite_create("config");
-	TCase *t = tcase_create("all");
-	SRunner *r = srunner_create(s);
-	int failed;
-
-	tcase_add_test(t, defaults);
-	tcase_add_test(t, values_and_errors);
-	tcase_add_test(t, sizes);
-	suite_add_tcase(s, t);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed != 0;
-}
+CHECK_MAIN("config", defaults, values_and_errors, sizes)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <check.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "check_main.h"
 #include "wire.h"
 
 START_TEST(every_message_survives_the_wire)
@@ -54,19 +54,4 @@ START_TEST(records_fit)
 }
 END_TEST
 
-int main(void)
-{
-	Suite *s = suite_create("wire");
-	TCase *t = tcase_create("all");
-	SRunner *r = srunner_create(s);
-	int failed;
-
-	tcase_add_test(t, every_message_survives_the_wire);
-	tcase_add_test(t, noise_is_refused_or_bounded);
-	tcase_add_test(t, records_fit);
-	suite_add_tcase(s, t);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed != 0;
-}
+CHECK_MAIN("wire", every_message_survives_the_wire, noise_is_refused_or_bounded, records_fit)
