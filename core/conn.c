@@ -65,7 +65,8 @@ struct vr_wire_window vr_conn_offer_ring(struct vr_conn *c)
 	enum vr_reason why = VR_REASON_NONE;
 
 	c->in.offered = true;
-	c->in.ring = vr_pool_get(&c->session->rings, vr_engine.cfg.memory, &why);
+	c->in.word = vr_pool_get(&c->session->ep->words, vr_engine.cfg.memory, &why);
+	c->in.ring = c->in.word ? vr_pool_get(&c->session->rings, vr_engine.cfg.memory, &why) : NULL;
 	if (!c->in.ring) {
 		vr_stats_reason(c->side, why);
 		return (struct vr_wire_window){0};
@@ -103,13 +104,15 @@ static void unbind(struct vr_conn *c)
 		vr_pool_put(&s->rings, c->in.ring);
 		vr_gauge(VR_GAUGE_RINGS_RX, -1);
 	}
+	if (c->in.word)
+		vr_pool_put(&s->ep->words, c->in.word);
 	if (c->out.word)
 		vr_pool_put(&s->words, c->out.word);
 	if (c->out.ring) {
 		vr_pool_put(&s->ep->tx, c->out.ring);
 		vr_gauge(VR_GAUGE_RINGS_TX, -1);
 	}
-	c->in.ring = c->out.word = c->out.ring = NULL;
+	c->in.ring = c->in.word = c->out.word = c->out.ring = NULL;
 	s->conns--;
 	s->idle_since = vr_now_ms();
 	c->session = NULL;

@@ -126,6 +126,7 @@ struct vr_endpoint *vr_endpoint_for(const struct vr_addr *local, enum vr_reason 
 	ep->local = *local;
 	ep->io = (struct vr_io){VR_IO_FABRIC, ep};
 	vr_pool_init(&ep->tx, ep->fabric, e->cfg.ring_size, false, true);
+	vr_pool_init(&ep->words, ep->fabric, 64, false, false);
 	vr_engine_watch(vr_fabric_ops->wait_fd(ep->fabric), &ep->io, EPOLLIN);
 	ep->next = e->endpoints;
 	e->endpoints = ep;

@@ -243,15 +243,12 @@ static void ofi_mem_unregister(struct vr_fabric *f, struct vr_mem *m)
 	m->mr = NULL;
 }
 
+/* Never fi_inject_writedata: libfabric 1.17's tcp;ofi_rxm crashes in the next progress when the peer has just died (8 of 8 tries; a write
+ * with a context 0 of 8). */
 static int ofi_write(struct vr_fabric *f, uint64_t peer, const struct vr_mem *m, size_t off, size_t len, uint64_t raddr, uint64_t rkey,
 		     uint32_t imm, void *ctx)
 {
 	return (int)fi_writedata(f->ep, (char *)m->base + off, len, m->desc, imm, peer, raddr, rkey, ctx);
-}
-
-static int ofi_inject(struct vr_fabric *f, uint64_t peer, const void *data, size_t len, uint64_t raddr, uint64_t rkey, uint32_t imm)
-{
-	return (int)fi_inject_writedata(f->ep, data, len, imm, peer, raddr, rkey);
 }
 
 static int ofi_poll(struct vr_fabric *f, struct vr_event *ev, int max)
@@ -293,7 +290,7 @@ static bool ofi_may_wait(struct vr_fabric *f)
 
 static const struct vr_fabric_ops ofi_ops = {
 	.open = ofi_open, .close = ofi_close, .name = ofi_name, .peer_add = ofi_peer_add, .mem_register = ofi_mem_register,
-	.mem_unregister = ofi_mem_unregister, .write = ofi_write, .inject = ofi_inject, .poll = ofi_poll, .wait_fd = ofi_wait_fd,
+	.mem_unregister = ofi_mem_unregister, .write = ofi_write, .poll = ofi_poll, .wait_fd = ofi_wait_fd,
 	.may_wait = ofi_may_wait,
 };
 const struct vr_fabric_ops *vr_fabric_ops = &ofi_ops;

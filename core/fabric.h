@@ -43,8 +43,6 @@ struct vr_fabric_ops {
 	/* write - one-sided write with immediate; ctx comes back in DONE or ERROR. 0, -EAGAIN (poll, try again), -errno. */
 	int (*write)(struct vr_fabric *f, uint64_t peer, const struct vr_mem *m, size_t off, size_t len, uint64_t raddr, uint64_t rkey,
 		     uint32_t imm, void *ctx);
-	/* inject - like write for at most 8 bytes, copied at once, no event. */
-	int (*inject)(struct vr_fabric *f, uint64_t peer, const void *data, size_t len, uint64_t raddr, uint64_t rkey, uint32_t imm);
 	int (*poll)(struct vr_fabric *f, struct vr_event *ev, int max); /* number of events */
 	int (*wait_fd)(struct vr_fabric *f);
 	bool (*may_wait)(struct vr_fabric *f); /* true: blocking on wait_fd misses nothing */

@@ -21,7 +21,8 @@ struct vr_endpoint { /* a fabric endpoint and what belongs to it */
 	struct vr_endpoint *next;
 	struct vr_addr local; /* the address it was opened for */
 	struct vr_fabric *fabric;
-	struct vr_pool tx; /* transmit rings */
+	struct vr_pool tx;    /* transmit rings */
+	struct vr_pool words; /* what credits and probes are written from */
 	struct vr_io io;
 	uint64_t writes;   /* posted and not completed */
 };
@@ -51,7 +52,7 @@ struct vr_session {
 	uint64_t fabric_peer;
 	struct vr_pool rings, words;
 	uint64_t ring_size;       /* the smaller of both sides' */
-	struct vr_piece *probe_word;
+	struct vr_piece *probe_word, *probe_source;
 	uint32_t probe_handle;    /* ours */
 	struct vr_msg hello;      /* the peer's */
 	bool probe_sent, probe_seen, ready_sent, ready_seen;
@@ -96,7 +97,7 @@ struct vr_conn {
 		struct vr_wire_window to;       /* the peer's ring */
 		uint64_t head, posted, credit;  /* ring positions, monotonic */
 		uint32_t seq;
-		unsigned writes;                /* posted, not completed */
+		unsigned writes;                /* of records and credits: posted, not completed */
 	} out;
 	struct {
 		bool fabric, fin, eof_told, done, offered;
@@ -105,6 +106,7 @@ struct vr_conn {
 		uint8_t *left; size_t left_off, left_len; /* TCP mode: read from TCP, not yet given to the application */
 		struct vr_piece *ring;
 		uint64_t size;                  /* of the ring */
+		struct vr_piece *word;          /* what our credit is written from */
 		struct vr_wire_window credit;   /* where to write our credit */
 		uint64_t pos, credited;         /* ring positions */
 		uint32_t arrived, seq, part;    /* records announced, next sequence, bytes taken of the current one */

@@ -262,8 +262,11 @@ static void send_credit(struct vr_conn *c)
 		c->in.credit_due = true; /* ACCEPT has yet to come */
 		return;
 	}
-	rc = vr_fabric_ops->inject(c->session->ep->fabric, c->session->fabric_peer, &c->in.pos, 8, c->in.credit.addr, c->in.credit.key,
-				   vr_imm(VR_IMM_CREDIT, c->peer_handle));
+	/* A write still under way may take this newer position with it, which is as true. */
+	__atomic_store_n((uint64_t *)c->in.word->p, c->in.pos, __ATOMIC_RELEASE);
+	rc = vr_fabric_ops->write(c->session->ep->fabric, c->session->fabric_peer, vr_piece_mem(c->in.word), vr_piece_off(c->in.word), 8,
+				  c->in.credit.addr, c->in.credit.key, vr_imm(VR_IMM_CREDIT, c->peer_handle),
+				  (void *)(uintptr_t)c->handle);
 	if (rc == -EAGAIN) {
 		c->in.credit_due = true;
 		vr_engine.retry = true;
@@ -276,6 +279,8 @@ static void send_credit(struct vr_conn *c)
 		vr_conn_reset(c, true);
 		return;
 	}
+	c->out.writes++;
+	c->session->ep->writes++;
 	c->in.credited = c->in.pos;
 	vr_count(VR_CTR_CREDITS_TX, 1);
 }

@@ -189,8 +189,9 @@ static void say_hello(struct vr_session *s)
 	vr_pool_init(&s->rings, s->ep->fabric, e->cfg.ring_size, true, true);
 	vr_pool_init(&s->words, s->ep->fabric, 64, true, false);
 	s->probe_word = vr_pool_get(&s->words, e->cfg.memory, &why);
+	s->probe_source = vr_pool_get(&s->ep->words, e->cfg.memory, &why);
 	s->probe_handle = vr_handle_new(s, true);
-	if (!s->probe_word || !s->probe_handle) {
+	if (!s->probe_word || !s->probe_source || !s->probe_handle) {
 		refuse(s, why);
 		return;
 	}
@@ -216,8 +217,11 @@ static void progress(struct vr_session *s)
 	if (s->state != VR_SESSION_PROBING)
 		return;
 	if (!s->probe_sent) {
-		int rc = vr_fabric_ops->inject(s->ep->fabric, s->fabric_peer, &s->hello.token, 8, s->hello.credit.addr, s->hello.credit.key,
-					       vr_imm(VR_IMM_PROBE, s->hello.handle));
+		int rc;
+
+		memcpy(s->probe_source->p, &s->hello.token, 8);
+		rc = vr_fabric_ops->write(s->ep->fabric, s->fabric_peer, vr_piece_mem(s->probe_source), vr_piece_off(s->probe_source), 8,
+					  s->hello.credit.addr, s->hello.credit.key, vr_imm(VR_IMM_PROBE, s->hello.handle), NULL);
 
 		if (rc == -EAGAIN) {
 			vr_engine.retry = true;
@@ -569,6 +573,8 @@ void vr_session_poll(int64_t now)
 			if (now >= s->free_at && s->conns == 0) {
 				vr_pool_destroy(&s->rings);
 				vr_pool_destroy(&s->words);
+				if (s->probe_source)
+					vr_pool_put(&s->ep->words, s->probe_source);
 				*p = s->next;
 				free(s->out);
 				free(s);

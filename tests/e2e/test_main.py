@@ -373,6 +373,18 @@ class Endings(Base):
         self.assertEqual(run.returncode, 1)
         self.assertIn('Connection reset by peer', err)
 
+    def test_killed_server_under_load_crashes_nobody(self):
+        # libfabric's inject crashes when the peer has just died; credits travel the other way in plenty here
+        for _ in range(4):
+            p = self.server(VORTEX_RDMA_RING_SIZE='64K')
+            run = self.client(p.port, '--pieces', 8, '--concurrency', 8, '--size', '256M', wait=False)
+            end = time.time() + 30
+            while self.stats(p)['fabric_bytes_sent'] < 30 << 20:
+                self.assertLess(time.time(), end)
+            p.send_signal(signal.SIGKILL)
+            out, err = run.communicate(timeout=30)
+            self.assertEqual(run.returncode, 1, err)
+
     def test_killed_client_leaves_nothing(self):
         p = self.server()
         run = self.client(p.port, '--pieces', 4, '--concurrency', 4, '--size', '64M', '--rate', '4M', wait=False)
