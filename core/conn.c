@@ -66,7 +66,7 @@ struct vr_wire_window vr_conn_offer_ring(struct vr_conn *c)
 
 	c->in.offered = true;
 	c->in.word = vr_pool_get(&c->session->ep->words, vr_engine.cfg.memory, &why);
-	c->in.ring = c->in.word ? vr_pool_get(&c->session->rings, vr_engine.cfg.memory, &why) : NULL;
+	c->in.ring = c->in.word ? vr_ring_get(&c->session->rings, &why) : NULL;
 	if (!c->in.ring) {
 		vr_stats_reason(c->side, why);
 		return (struct vr_wire_window){0};

@@ -133,6 +133,22 @@ struct vr_endpoint *vr_endpoint_for(const struct vr_addr *local, enum vr_reason 
 	return ep;
 }
 
+struct vr_piece *vr_ring_get(struct vr_pool *p, enum vr_reason *why)
+{
+	struct vr_piece *x = vr_pool_get(p, vr_engine.cfg.memory, why);
+	bool any = false;
+
+	if (x || *why != VR_REASON_MEMORY_BUDGET)
+		return x;
+	for (struct vr_endpoint *ep = vr_engine.endpoints; ep; ep = ep->next)
+		any |= vr_pool_trim(&ep->tx);
+	/* a ring goes back to its pool only when both sides have said that they will not write any more (or after the quarantine) */
+	for (struct vr_session *s = vr_engine.sessions; s; s = s->next)
+		if (s->state != VR_SESSION_DEAD)
+			any |= vr_pool_trim(&s->rings);
+	return any ? vr_pool_get(p, vr_engine.cfg.memory, why) : NULL;
+}
+
 static void fabric_event(struct vr_endpoint *ep, const struct vr_event *ev)
 {
 	uint32_t handle = vr_imm_handle(ev->imm);

@@ -168,6 +168,9 @@ uint32_t vr_handle_new(void *owner, bool session); /* 0 when the table is full *
 void *vr_handle_get(uint32_t handle, bool session); /* NULL: gone, of another generation or kind */
 void vr_handle_free(uint32_t handle);
 
+/* vr_ring_get - a ring; idle memory of other sessions is given back first when the budget is used up. NULL and *why. */
+struct vr_piece *vr_ring_get(struct vr_pool *p, enum vr_reason *why);
+
 /* session.c */
 void vr_session_poll(int64_t now);                 /* start what is wanted, time-outs, heartbeats */
 void vr_session_event(struct vr_session *s, uint32_t events);

@@ -8,6 +8,7 @@
 struct vr_slab {
 	struct vr_mem mem;
 	struct vr_slab *next;
+	size_t used;
 	struct vr_piece piece[]; /* slab_size / piece of them */
 };
 
@@ -63,6 +64,8 @@ struct vr_piece *vr_pool_get(struct vr_pool *p, size_t limit, enum vr_reason *wh
 		return NULL;
 	x = p->free;
 	p->free = x->next;
+	p->used++;
+	x->slab->used++;
 	return x;
 }
 
@@ -70,6 +73,45 @@ void vr_pool_put(struct vr_pool *p, struct vr_piece *x)
 {
 	x->next = p->free;
 	p->free = x;
+	p->used--;
+	x->slab->used--;
+}
+
+static void release(struct vr_pool *p, struct vr_slab *s)
+{
+	vr_fabric_ops->mem_unregister(p->fabric, &s->mem);
+	munmap(s->mem.base, s->mem.len);
+	vr_gauge(VR_GAUGE_REGISTRATIONS, -1);
+	if (p->budget)
+		vr_gauge(VR_GAUGE_MEMORY, -(int64_t)p->slab_size);
+	free(s);
+}
+
+bool vr_pool_trim(struct vr_pool *p)
+{
+	struct vr_piece *keep = NULL, *next;
+	bool any = false;
+
+	for (struct vr_piece *x = p->free; x; x = next) {
+		next = x->next;
+		if (x->slab->used) {
+			x->next = keep;
+			keep = x;
+		}
+	}
+	p->free = keep;
+	for (struct vr_slab **at = &p->slabs; *at;) {
+		struct vr_slab *s = *at;
+
+		if (s->used) {
+			at = &s->next;
+			continue;
+		}
+		*at = s->next;
+		release(p, s);
+		any = true;
+	}
+	return any;
 }
 
 void vr_pool_destroy(struct vr_pool *p)
@@ -78,14 +120,10 @@ void vr_pool_destroy(struct vr_pool *p)
 		struct vr_slab *s = p->slabs;
 
 		p->slabs = s->next;
-		vr_fabric_ops->mem_unregister(p->fabric, &s->mem);
-		munmap(s->mem.base, s->mem.len);
-		vr_gauge(VR_GAUGE_REGISTRATIONS, -1);
-		if (p->budget)
-			vr_gauge(VR_GAUGE_MEMORY, -(int64_t)p->slab_size);
-		free(s);
+		release(p, s);
 	}
 	p->free = NULL;
+	p->used = 0;
 }
 
 const struct vr_mem *vr_piece_mem(const struct vr_piece *x)

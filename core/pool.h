@@ -22,6 +22,7 @@ struct vr_pool {
 	bool budget;             /* counts against VORTEX_RDMA_MEMORY */
 	struct vr_slab *slabs;
 	struct vr_piece *free;
+	size_t used;             /* pieces handed out */
 };
 
 /* vr_pool_init - pieces of `piece` bytes (a power of two) for f; slabs of at least 64 KiB. Allocates nothing. */
@@ -29,6 +30,8 @@ void vr_pool_init(struct vr_pool *p, struct vr_fabric *f, size_t piece, bool rem
 /* vr_pool_get - a piece, zero-filled only when new; NULL and *why (MEMORY_BUDGET, MEMLOCK). */
 struct vr_piece *vr_pool_get(struct vr_pool *p, size_t limit, enum vr_reason *why);
 void vr_pool_put(struct vr_pool *p, struct vr_piece *x);
+/* vr_pool_trim - give back the slabs of which no piece is in use; true if there were any. */
+bool vr_pool_trim(struct vr_pool *p);
 /* vr_pool_destroy - unregister and unmap all; the caller knows that no peer can write there any more. */
 void vr_pool_destroy(struct vr_pool *p);
 /* vr_piece_mem - registration a piece lies in; vr_piece_off - its offset there; vr_piece_remote - the peer's address for it. */

@@ -44,7 +44,7 @@ static bool out_start_fabric(struct vr_conn *c)
 		return false;
 	if (c->out.to.size > c->session->ring_size) /* more than was agreed in HELLO: our ring could not mirror it */
 		return false;
-	c->out.ring = vr_pool_get(&c->session->ep->tx, vr_engine.cfg.memory, &why);
+	c->out.ring = vr_ring_get(&c->session->ep->tx, &why);
 	if (!c->out.ring) {
 		c->out.tried = true;
 		vr_stats_reason(c->side, why);

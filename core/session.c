@@ -546,6 +546,16 @@ static bool fabric_ready(struct vr_peer *peer)
 	return false;
 }
 
+/* Without sessions an endpoint needs no memory. */
+static void trim_endpoint(struct vr_endpoint *ep)
+{
+	for (struct vr_session *s = vr_engine.sessions; s; s = s->next)
+		if (s->ep == ep)
+			return;
+	vr_pool_trim(&ep->tx);
+	vr_pool_trim(&ep->words);
+}
+
 void vr_session_poll(int64_t now)
 {
 	struct vr_engine *e = &vr_engine;
@@ -576,6 +586,8 @@ void vr_session_poll(int64_t now)
 				if (s->probe_source)
 					vr_pool_put(&s->ep->words, s->probe_source);
 				*p = s->next;
+				if (s->ep)
+					trim_endpoint(s->ep);
 				free(s->out);
 				free(s);
 				continue;

@@ -107,6 +107,11 @@ class Base(unittest.TestCase):
                 self.fail('%s, wanted %s' % (s, want))
             time.sleep(0.1)
 
+    def quiet(self, p):
+        """Registrations once the quarantine of dead sessions' rings (10 s) is over."""
+        time.sleep(11.5)
+        return self.stats(p)['registrations']
+
     IDLE = {'connections_open': 0, 'rings_rx': 0, 'rings_tx': 0}
 
     def clean(self, p, c):
@@ -180,6 +185,22 @@ class Upgrade(Base):
     def test_slow_reader(self):
         self.both('--rate', '8M', '--read-size', '64K', '--size', '12M', '--concurrency', 2, pieces=2)
 
+    def test_slow_writer(self):
+        self.both('--size', '3M', '--concurrency', 2, pieces=2, server_env={'args': ('--rate', '4M')})
+
+    def test_content_by_send_and_writev(self):
+        for mode in ('send', 'writev'):
+            self.both('--sizes', '1,100K,4M,9M', '--concurrency', 4, pieces=12, server_env={'args': ('--write-mode', mode)})
+
+    def test_several_requests_on_one_connection(self):
+        p = self.server(args=('--keep',))
+        for size, requests in (('300K', 10), ('0,1,4M', 7)):
+            r, c = self.client(p.port, '--pieces', 40, '--sizes', size, '--requests-per-connection', requests, '--concurrency', 3)
+            self.assertEqual(r['ok'], 40)
+            self.assertGreaterEqual(c['connections_upgraded'], 40 // requests, c)
+            self.assertGreater(c['fabric_bytes_received'], 40 * 100000)
+            self.clean(p, c)
+
     def test_two_servers(self):
         a, b = self.server(), self.server(log='b.log')
         for p in (a, b):
@@ -241,11 +262,12 @@ class Upgrade(Base):
         self.client(p.port, '--pieces', 20, '--concurrency', 8, '--size', '300K')
         self.settled(p, dict(self.IDLE, sessions_open=0))
         count = lambda what: len(os.listdir('/proc/%d/%s' % (p.pid, what)))
+        registrations = self.quiet(p)
         before = self.stats(p)['hidden_fds'], count('task'), count('fd')
         for _ in range(3):
             self.client(p.port, '--pieces', 100, '--concurrency', 8, '--size', '300K')
         self.settled(p, dict(self.IDLE, sessions_open=0))
-        time.sleep(1)
+        self.assertEqual(self.quiet(p), registrations)
         self.assertEqual((self.stats(p)['hidden_fds'], count('task'), count('fd')), before)
 
 

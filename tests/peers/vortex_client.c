@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* vortex-client --connect ADDR:PORT --pieces N --concurrency N --sizes A,B,...: fetches pieces, one connection each, half-closes before the
- * content as dfdaemon does, checks length and CRC32 of every piece and that end of file follows; one JSON line at the end. */
+/*
+ * vortex-client --connect ADDR:PORT --pieces N --concurrency N --sizes A,B,...: fetches pieces as dfdaemon does. Edge-triggered epoll, registered
+ * right after connect() said EINPROGRESS and through a copy of the epoll descriptor; a short read means "wait for an edge", as in
+ * tokio; the write half is shut down before the content is read. Checks number, length and CRC32 of every piece and that the
+ * connection then ends. One connection a piece, or --requests-per-connection N (the server then runs with --keep). One JSON line at the end.
+ */
 #include <errno.h>
-#include <netinet/tcp.h>
-#include <poll.h>
-#include <pthread.h>
 #include <fcntl.h>
+#include <netinet/tcp.h>
+#include <pthread.h>
 #include <stdatomic.h>
+#include <sys/epoll.h>
 #include <time.h>
 #include <unistd.h>
 #include <zlib.h>
@@ -14,13 +18,21 @@
 #include "vortex_peer.h"
 
 static const char *address = "127.0.0.1:4005";
-static int pieces = 1, tag, split, unknown, nonblocking = 1, half_close = 1, delay_ms;
+static int pieces = 1, tag, split, unknown, nonblocking = 1, half_close = 1, delay_ms, requests = 1, timeout_ms = 60000;
 static uint64_t sizes[64] = {4 << 20};
 static int nsizes = 1;
 static size_t read_size = 512 << 10;
 static uint64_t rate;
 static _Atomic int next_piece, ok, errors;
 static _Atomic uint64_t bytes;
+
+struct stream {
+	int fd, ep, reg;        /* reg: the copy of ep by which fd was registered */
+	int readable, writable; /* cleared by EAGAIN and by short reads and writes, set by edges */
+	uint8_t *buf;
+	double start;
+	uint64_t taken;         /* of content, for the rate */
+};
 
 static double now(void)
 {
@@ -30,28 +42,52 @@ static double now(void)
 	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-static int wait_for(int fd, short what)
+/* Wait until *flag is set by an edge; -1 with ETIMEDOUT. */
+static int ready(struct stream *s, const int *flag)
 {
-	struct pollfd p = {fd, what, 0};
+	double until = now() + timeout_ms / 1000.0;
 
-	return poll(&p, 1, 30000) == 1 ? 0 : -1;
+	while (!*flag) {
+		struct epoll_event e;
+		double left = until - now();
+		int n = left > 0 ? epoll_wait(s->ep, &e, 1, (int)(left * 1000) + 1) : 0;
+
+		if (n < 0 && errno != EINTR)
+			return -1;
+		if (n == 0) {
+			errno = ETIMEDOUT;
+			return -1;
+		}
+		if (n == 1) {
+			s->readable |= (e.events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0;
+			s->writable |= (e.events & (EPOLLOUT | EPOLLHUP | EPOLLERR)) != 0;
+		}
+	}
+	return 0;
 }
 
-static ssize_t get(int fd, void *p, size_t n)
+static ssize_t get(struct stream *s, void *p, size_t n)
 {
 	for (;;) {
-		ssize_t k = recv(fd, p, n, 0);
+		ssize_t k;
 
-		if (k < 0 && errno == EAGAIN && !wait_for(fd, POLLIN))
+		if (nonblocking && ready(s, &s->readable))
+			return -1;
+		k = recv(s->fd, p, n, 0);
+		if (k < 0 && errno == EAGAIN && nonblocking) {
+			s->readable = 0;
 			continue;
+		}
+		if (k > 0 && (size_t)k < n)
+			s->readable = 0;
 		return k;
 	}
 }
 
-static int get_all(int fd, uint8_t *p, size_t n)
+static int get_all(struct stream *s, uint8_t *p, size_t n)
 {
 	while (n) {
-		ssize_t k = get(fd, p, n);
+		ssize_t k = get(s, p, n);
 
 		if (k <= 0)
 			return -1;
@@ -61,16 +97,23 @@ static int get_all(int fd, uint8_t *p, size_t n)
 	return 0;
 }
 
-static int put_all(int fd, const uint8_t *p, size_t n)
+static int put_all(struct stream *s, const uint8_t *p, size_t n)
 {
 	while (n) {
 		size_t part = split && (size_t)split < n ? (size_t)split : n;
-		ssize_t k = send(fd, p, part, MSG_NOSIGNAL);
+		ssize_t k;
 
-		if (k < 0 && errno == EAGAIN && !wait_for(fd, POLLOUT))
+		if (nonblocking && ready(s, &s->writable))
+			return -1;
+		k = send(s->fd, p, part, MSG_NOSIGNAL);
+		if (k < 0 && errno == EAGAIN && nonblocking) {
+			s->writable = 0;
 			continue;
+		}
 		if (k <= 0)
 			return -1;
+		if ((size_t)k < part)
+			s->writable = 0;
 		p += k;
 		n -= (size_t)k;
 		if (split)
@@ -79,105 +122,130 @@ static int put_all(int fd, const uint8_t *p, size_t n)
 	return 0;
 }
 
-static const char *fetch(int number, uint8_t *buf)
+static const char *content(struct stream *s, uint64_t size, const char *digest)
 {
-	uint64_t size = sizes[number % nsizes], got = 0;
-	uint8_t request[REQUEST] = {0}, answer[512];
-	struct sockaddr_storage ss;
-	socklen_t len = parse_address(address, &ss);
-	const char *why = NULL;
-	uint32_t crc = (uint32_t)crc32(0, NULL, 0), n;
+	uint32_t crc = (uint32_t)crc32(0, NULL, 0);
 	char want[16];
-	int one = 1, fd, err = 0;
-	double start = now();
 
-	fd = socket(ss.ss_family, SOCK_STREAM | SOCK_CLOEXEC | (nonblocking ? SOCK_NONBLOCK : 0), 0);
-	if (connect(fd, (struct sockaddr *)&ss, len)) {
-		socklen_t l = sizeof(err);
+	for (uint64_t got = 0; got < size;) {
+		ssize_t k = get(s, s->buf, size - got < read_size ? (size_t)(size - got) : read_size);
+		double ahead;
 
-		if (errno != EINPROGRESS || wait_for(fd, POLLOUT) || getsockopt(fd, SOL_SOCKET, SO_ERROR, &err, &l) || err) {
-			close(fd);
-			return "connect";
-		}
+		if (k <= 0)
+			return k == 0 ? "too short" : strerror(errno);
+		crc = (uint32_t)crc32(crc, s->buf, (uInt)k);
+		got += (uint64_t)k;
+		bytes += (uint64_t)k;
+		s->taken += (uint64_t)k;
+		ahead = rate ? (double)s->taken / (double)rate - (now() - s->start) : 0;
+		if (ahead > 0)
+			usleep((useconds_t)(ahead * 1e6));
 	}
-	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+	snprintf(want, sizeof(want), "crc32:%08x", crc);
+	return memcmp(digest, want, 14) ? "CRC" : NULL;
+}
+
+/* One request and its answer. last: shut the write half down before the content, as dfdaemon does. */
+static const char *fetch(struct stream *s, int number, int last)
+{
+	uint64_t size = sizes[number % nsizes];
+	uint8_t request[REQUEST] = {0}, header[6], meta[4 + META_MAX];
+	uint32_t n;
+
 	request[0] = (uint8_t)number;
 	request[1] = (uint8_t)tag;
 	put32(request + 2, 68);
 	snprintf((char *)request + 6, 64, unknown ? "nothing" : "size=%llu;seed=%d;", (unsigned long long)size, number % 7);
 	put32(request + 70, (uint32_t)number);
-	if (put_all(fd, request, REQUEST)) {
-		why = "request";
-	} else if (get_all(fd, answer, 6)) {
-		why = "header";
-	} else if ((n = get32(answer + 2)) > 400 || get_all(fd, answer + 6, n)) {
-		why = "metadata";
-	} else if (unknown) {
-		why = answer[1] == 255 ? NULL : "expected an Error answer";
-	} else if (answer[1] != tag + 1 || get64(answer + 14) != size) {
-		why = "wrong answer";
-	} else {
-		if (half_close)
-			shutdown(fd, SHUT_WR);
-		while (!why) {
-			size_t room = size - got < read_size ? (size_t)(size - got) : read_size;
-			ssize_t k = get(fd, buf, room ? room : 1);
+	if (put_all(s, request, REQUEST))
+		return "request";
+	if (get_all(s, header, 6))
+		return strerror(errno);
+	n = get32(header + 2);
+	if (header[0] != request[0])
+		return "packet id";
+	if (unknown)
+		return n >= 1 && n <= META_MAX && !get_all(s, meta, n) && header[1] == 255 ? NULL : "expected an Error answer";
+	if (header[1] != tag + 1 || n < 4 + META_MIN || n > 4 + META_MAX)
+		return "header";
+	if (get_all(s, meta, 4) || get32(meta) != n - 4 || get_all(s, meta + 4, n - 4))
+		return "metadata";
+	if (get32(meta + 4) != (uint32_t)number || get64(meta + 16) != size || get32(meta + 24) != 14)
+		return "wrong metadata";
+	if (last && half_close)
+		shutdown(s->fd, SHUT_WR);
+	return content(s, size, (char *)meta + 28);
+}
 
-			if (k == 0)
-				break;
-			if (k < 0 || room == 0) {
-				why = k < 0 ? strerror(errno) : "more than promised";
-				break;
-			}
-			crc = (uint32_t)crc32(crc, buf, (uInt)k);
-			got += (uint64_t)k;
-			bytes += (uint64_t)k;
-			if (rate) {
-				double ahead = (double)got / (double)rate - (now() - start);
+static const char *open_stream(struct stream *s)
+{
+	struct epoll_event e = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET};
+	struct sockaddr_storage ss;
+	socklen_t len = parse_address(address, &ss), l = sizeof(int);
+	int one = 1, err = 0;
 
-				if (ahead > 0)
-					usleep((useconds_t)(ahead * 1e6));
-			}
-			if (got == size && !half_close)
-				break;
-		}
-		snprintf(want, sizeof(want), "%08x", crc);
-		if (!why && got != size)
-			why = "too short";
-		else if (!why && memcmp(answer + 32, want, 8))
-			why = "CRC";
+	s->fd = socket(ss.ss_family, SOCK_STREAM | SOCK_CLOEXEC | (nonblocking ? SOCK_NONBLOCK : 0), 0);
+	s->readable = s->writable = !nonblocking;
+	s->taken = 0;
+	s->start = now();
+	if (connect(s->fd, (struct sockaddr *)&ss, len) && errno != EINPROGRESS)
+		return "connect";
+	if (nonblocking && (epoll_ctl(s->reg, EPOLL_CTL_ADD, s->fd, &e) || ready(s, &s->writable) ||
+			    getsockopt(s->fd, SOL_SOCKET, SO_ERROR, &err, &l) || err))
+		return "connect";
+	setsockopt(s->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+	setsockopt(s->fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one));
+	return NULL;
+}
+
+/* The server ends the connection once it has answered; one that keeps it ends it after our shutdown. */
+static const char *expect_end(struct stream *s)
+{
+	uint8_t b;
+	ssize_t k;
+
+	if (!half_close)
+		shutdown(s->fd, SHUT_WR);
+	k = get(s, &b, 1);
+	return k == 0 ? NULL : k > 0 ? "more than promised" : strerror(errno);
+}
+
+static void connection(struct stream *s, int first)
+{
+	const char *why = open_stream(s);
+	int many = pieces - first < requests ? pieces - first : requests;
+
+	for (int i = 0; i < many; i++) {
+		if (!why)
+			why = fetch(s, first + i, i == many - 1);
+		if (!why && i == many - 1)
+			why = expect_end(s);
+		if (why)
+			fprintf(stderr, "piece %d: %s\n", first + i, why);
+		why ? errors++ : ok++;
 	}
-	close(fd);
-	return why;
+	if (s->fd >= 0) {
+		if (nonblocking)
+			epoll_ctl(s->reg, EPOLL_CTL_DEL, s->fd, NULL);
+		close(s->fd);
+	}
 }
 
 static void *worker(void *arg)
 {
-	uint8_t *buf = malloc(read_size);
+	struct stream s = {.buf = malloc(read_size), .ep = epoll_create1(EPOLL_CLOEXEC)};
 	int n;
 
-	while ((n = next_piece++) < pieces) {
-		const char *why = fetch(n, buf);
-
-		if (why) {
-			fprintf(stderr, "piece %d: %s\n", n, why);
-			errors++;
-		} else {
-			ok++;
-		}
+	s.reg = fcntl(s.ep, F_DUPFD_CLOEXEC, 0);
+	while ((n = atomic_fetch_add(&next_piece, requests)) < pieces) {
+		connection(&s, n);
 		if (delay_ms)
 			usleep((useconds_t)delay_ms * 1000);
 	}
-	free(buf);
+	close(s.reg);
+	close(s.ep);
+	free(s.buf);
 	return arg;
-}
-
-static uint64_t size_of(const char *s)
-{
-	char *end;
-	uint64_t v = strtoull(s, &end, 10);
-
-	return v << (*end == 'K' ? 10 : *end == 'M' ? 20 : *end == 'G' ? 30 : 0);
 }
 
 int main(int argc, char **argv)
@@ -198,6 +266,8 @@ int main(int argc, char **argv)
 		else if (!strcmp(a, "--concurrency")) threads = atoi(v);
 		else if (!strcmp(a, "--split")) split = atoi(v);
 		else if (!strcmp(a, "--delay-ms")) delay_ms = atoi(v);
+		else if (!strcmp(a, "--timeout-ms")) timeout_ms = atoi(v);
+		else if (!strcmp(a, "--requests-per-connection")) requests = atoi(v);
 		else if (!strcmp(a, "--read-size")) read_size = (size_t)size_of(v);
 		else if (!strcmp(a, "--rate")) rate = size_of(v);
 		else if (!strcmp(a, "--kind"))

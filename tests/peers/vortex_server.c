@@ -8,6 +8,8 @@
 #include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
 #include <zlib.h>
 
@@ -33,6 +35,17 @@ static ssize_t raw_sendfile(int out, int in, off_t *off, size_t n)
 		return -1;
 	}
 	return r;
+#elif defined(__aarch64__)
+	register long x8 __asm__("x8") = SYS_sendfile, x0 __asm__("x0") = out, x1 __asm__("x1") = in;
+	register off_t *x2 __asm__("x2") = off;
+	register size_t x3 __asm__("x3") = n;
+
+	__asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3) : "memory", "cc");
+	if (x0 < 0) {
+		errno = (int)-x0;
+		return -1;
+	}
+	return x0;
 #else
 	return syscall(SYS_sendfile, out, in, off, n);
 #endif
@@ -70,10 +83,12 @@ static struct piece *piece_for(uint64_t size, unsigned seed)
 
 static void prepare(struct conn *c)
 {
+	static const char parent[] = "127.0.0.1-vortex-server-of-the-tests";
 	char id[65];
 	unsigned long long size;
 	unsigned seed;
-	uint8_t *a = c->answer;
+	uint8_t *a = c->answer, *m;
+	uint32_t number;
 
 	memcpy(id, c->request + 6, 64);
 	id[64] = 0;
@@ -90,16 +105,53 @@ static void prepare(struct conn *c)
 		return;
 	}
 	c->piece = piece_for(size, seed);
+	number = get32(c->request + 70);
 	a[1] = (uint8_t)(c->request[1] + 1);
-	put32(a + 2, META);
-	put64(a + 6, 0);
-	put64(a + 14, size);
-	put32(a + 22, 14);
-	sprintf((char *)a + 26, "crc32:%08x", c->piece->crc);
-	c->answer_len = 6 + META;
+	m = a + 10;
+	put32(m, number);
+	put64(m + 4, (uint64_t)number * size);
+	put64(m + 12, size);
+	put32(m + 20, 14);
+	sprintf((char *)m + 24, "crc32:%08x", c->piece->crc);
+	m += 38;
+	put32(m, sizeof(parent) - 1);
+	memcpy(m + 4, parent, sizeof(parent) - 1);
+	m += 4 + sizeof(parent) - 1;
+	*m = 1; /* traffic type: remote peer */
+	put64(m + 1, 7); /* cost */
+	put64(m + 9, (uint64_t)time(NULL));
+	m += 17;
+	put32(a + 6, (uint32_t)(m - (a + 10)));
+	put32(a + 2, 4 + (uint32_t)(m - (a + 10)));
+	c->answer_len = (size_t)(m - a);
 }
 
 static int failed(ssize_t n) { return n < 0 && errno != EAGAIN && errno != EINTR; }
+
+static size_t rate; /* bytes a second, 0: no limit. One thread serves all, so they share it. */
+static enum { BY_SENDFILE, BY_SEND, BY_WRITEV } mode;
+
+static ssize_t content(struct conn *c, size_t n)
+{
+	static uint8_t buf[256 << 10];
+	ssize_t k;
+
+	if (rate && n > rate / 20 + 1)
+		n = rate / 20 + 1;
+	if (mode == BY_SENDFILE) {
+		k = raw_sendfile(c->fd, c->piece->fd, &c->off, n);
+	} else {
+		ssize_t have = pread(c->piece->fd, buf, n < sizeof(buf) ? n : sizeof(buf), c->off);
+		struct iovec v[2] = {{buf, (size_t)have / 3}, {buf + have / 3, (size_t)(have - have / 3)}};
+
+		k = mode == BY_SEND ? send(c->fd, buf, (size_t)have, MSG_NOSIGNAL) : writev(c->fd, v, 2);
+		if (k > 0)
+			c->off += k;
+	}
+	if (rate && k > 0)
+		usleep((useconds_t)((double)k / (double)rate * 1e6));
+	return k;
+}
 
 /* 1 goes on, 0 is over */
 static int step(struct conn *c, int keep)
@@ -133,7 +185,7 @@ static int step(struct conn *c, int keep)
 			continue;
 		}
 		if (c->piece && (uint64_t)c->off < c->piece->size) {
-			n = raw_sendfile(c->fd, c->piece->fd, &c->off, (size_t)(c->piece->size - (uint64_t)c->off));
+			n = content(c, (size_t)(c->piece->size - (uint64_t)c->off));
 			if (failed(n))
 				return 0;
 			if (n < 0)
@@ -164,7 +216,16 @@ int main(int argc, char **argv)
 		else if (!strcmp(argv[i], "--port-file"))
 			port_file = argv[++i];
 		else if (!strcmp(argv[i], "--keep"))
-			keep = 1;
+			keep = 1; /* answers requests until the client's end */
+		else if (!strcmp(argv[i], "--rate"))
+			rate = (size_t)size_of(argv[++i]);
+		else if (!strcmp(argv[i], "--write-mode")) {
+			i++;
+			mode = !strcmp(argv[i], "send") ? BY_SEND : !strcmp(argv[i], "writev") ? BY_WRITEV : BY_SENDFILE;
+		} else {
+			fprintf(stderr, "unknown option %s\n", argv[i]);
+			return 2;
+		}
 	}
 	signal(SIGPIPE, SIG_IGN); /* the raw sendfile has no MSG_NOSIGNAL */
 	sigaction(SIGTERM, &sa, NULL);
