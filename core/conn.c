@@ -20,6 +20,12 @@
 
 void vr_conn_queue(struct vr_conn *c)
 {
+	vr_engine.urgent = true;
+	vr_conn_queue_retry(c);
+}
+
+void vr_conn_queue_retry(struct vr_conn *c)
+{
 	if (c->queued || c->zombie)
 		return;
 	c->queued = true;

@@ -367,10 +367,10 @@ static void *engine_main(void *arg)
 		int timeout = 1000, n;
 		struct vr_conn *run;
 
-		if (e->run)
+		if (e->urgent || !may_sleep())
 			timeout = 0;
-		else if (!may_sleep())
-			timeout = 0;
+		else if (e->run)
+			timeout = 1; /* a completion ends the wait; a connection that libfabric is setting up needs polling */
 		else if (e->draining)
 			timeout = 10;
 		for (struct vr_session *s = e->sessions; s && timeout > 2; s = s->next)
@@ -379,7 +379,6 @@ static void *engine_main(void *arg)
 		n = epoll_wait(e->epoll, ev, 128, timeout);
 		for (int i = 0; i < n; i++)
 			io_event(ev[i].data.ptr, ev[i].events);
-		e->retry = false;
 		poll_fabrics();
 		take_inbox();
 		now = vr_now_ms();
@@ -387,6 +386,7 @@ static void *engine_main(void *arg)
 		vr_session_poll(now);
 		run = e->run;
 		e->run = NULL;
+		e->urgent = false;
 		while (run) {
 			struct vr_conn *c = run;
 

@@ -152,7 +152,7 @@ struct vr_engine {
 	struct vr_endpoint *endpoints;
 	struct vr_session *sessions;
 	struct vr_conn *conns, *run, *zombies;
-	bool retry; /* something got EAGAIN from the fabric */
+	bool urgent; /* run holds more than connections whose write the fabric refused for now */
 	bool draining;
 	enum vr_reason no_fabric; /* sticky until fabric_retry_at */
 	int64_t fabric_retry_at;
@@ -185,6 +185,7 @@ uint64_t vr_session_ping(struct vr_session *s);
 struct vr_conn *vr_conn_attach(const struct vr_ticket *t, const struct vr_handover *h);
 void vr_conn_message(struct vr_session *s, const struct vr_msg *m);
 void vr_conn_queue(struct vr_conn *c);
+void vr_conn_queue_retry(struct vr_conn *c);       /* the fabric said EAGAIN: again after a completion or a moment */
 void vr_conn_reset(struct vr_conn *c, bool tell_peer); /* the application sees ECONNRESET */
 void vr_conn_end_check(struct vr_conn *c);         /* over, and nobody writes any more: free it */
 void vr_conn_finish_check(struct vr_conn *c);      /* both directions done? */

@@ -68,8 +68,7 @@ static void out_post(struct vr_conn *c)
 					      vr_imm(VR_IMM_DATA, c->peer_handle), (void *)(uintptr_t)c->handle);
 
 		if (rc == -EAGAIN) {
-			vr_engine.retry = true;
-			vr_conn_queue(c);
+			vr_conn_queue_retry(c);
 			return;
 		}
 		if (rc) {
@@ -131,10 +130,10 @@ static void out_run_fabric(struct vr_conn *c, size_t *budget)
 		ssize_t n;
 
 		if (room < VR_RECORD_ALIGN)
-			return; /* a credit wakes us */
+			break; /* a credit wakes us; but what is in the ring may still have to be posted */
 		if (room < 2 * VR_RECORD_ALIGN) {
 			if (c->out.to.size - (c->out.head & (c->out.to.size - 1)) >= 2 * VR_RECORD_ALIGN)
-				return;
+				break;
 			put_record(c, 0, VR_RECORD_PAD);
 			continue;
 		}
@@ -269,8 +268,7 @@ static void send_credit(struct vr_conn *c)
 				  (void *)(uintptr_t)c->handle);
 	if (rc == -EAGAIN) {
 		c->in.credit_due = true;
-		vr_engine.retry = true;
-		vr_conn_queue(c);
+		vr_conn_queue_retry(c);
 		return;
 	}
 	c->in.credit_due = false;

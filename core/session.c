@@ -223,10 +223,8 @@ static void progress(struct vr_session *s)
 		rc = vr_fabric_ops->write(s->ep->fabric, s->fabric_peer, vr_piece_mem(s->probe_source), vr_piece_off(s->probe_source), 8,
 					  s->hello.credit.addr, s->hello.credit.key, vr_imm(VR_IMM_PROBE, s->hello.handle), NULL);
 
-		if (rc == -EAGAIN) {
-			vr_engine.retry = true;
-			return;
-		}
+		if (rc == -EAGAIN)
+			return; /* while a session is probing the engine turns every 2 ms */
 		if (rc) {
 			vr_session_fail(s, VR_REASON_UNREACHABLE);
 			return;

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Both directions at once: `peer_duplex.py server PORTFILE COUNT` and `peer_duplex.py client PORT COUNT HEADER(hex) BYTES`.
+"""Both directions at once: `peer_duplex.py server HOST PORTFILE COUNT` and `peer_duplex.py client HOST PORT COUNT HEADER(hex) BYTES`.
 Each side sends pseudo-random bytes and checks the other's; every connection has its own seed. Exit status 0 when all matched."""
 import hashlib
 import os
@@ -46,10 +46,10 @@ def exactly(s, n):
 
 
 if sys.argv[1] == 'server':
-    with socket.create_server(('127.0.0.1', 0)) as l:
-        with open(sys.argv[2], 'w') as f:
+    with socket.create_server((sys.argv[2], 0)) as l:
+        with open(sys.argv[3], 'w') as f:
             f.write('%d\n' % l.getsockname()[1])
-        for _ in range(int(sys.argv[3])):
+        for _ in range(int(sys.argv[4])):
             s, peer = l.accept()
             first = exactly(s, 6)  # a Vortex header or whatever
             seed, size = int.from_bytes(exactly(s, 4), 'big'), int.from_bytes(exactly(s, 4), 'big')
@@ -57,17 +57,17 @@ if sys.argv[1] == 'server':
             if not exchange(s, seed + 1000000, seed, size):
                 sys.exit('server: wrong bytes')
 else:
-    for i in range(int(sys.argv[3])):
-        s = socket.create_connection(('127.0.0.1', int(sys.argv[2])))
-        size = int(sys.argv[5])
+    for i in range(int(sys.argv[4])):
+        s = socket.create_connection((sys.argv[2], int(sys.argv[3])))
+        size = int(sys.argv[6])
         seed = random.randrange(1 << 30)
-        s.sendall(bytes.fromhex(sys.argv[4]) + seed.to_bytes(4, 'big') + size.to_bytes(4, 'big'))
+        s.sendall(bytes.fromhex(sys.argv[5]) + seed.to_bytes(4, 'big') + size.to_bytes(4, 'big'))
         if not exchange(s, seed, seed + 1000000, size):
             sys.exit('client: wrong bytes')
     if os.environ.get('FORK'):  # a forked child has no engine, and ends like any process
         pid = os.fork()
         if pid == 0:
-            c = socket.create_connection(('127.0.0.1', int(sys.argv[2])))
+            c = socket.create_connection((sys.argv[2], int(sys.argv[3])))
             c.sendall(b'hello!')
             os._exit(0)
         sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))

@@ -7,7 +7,7 @@ import socket
 import sys
 
 libc = ctypes.CDLL(None, use_errno=True)
-s = socket.create_connection(('127.0.0.1', int(sys.argv[1])))
+s = socket.create_connection((sys.argv[1], int(sys.argv[2])))
 P, I, Z = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t
 BAD = 8
 for name, types, args in (('send', (I, P, Z, I), (s.fileno(), BAD, 74, 0)), ('sendmsg', (I, P, I), (s.fileno(), BAD, 0)),

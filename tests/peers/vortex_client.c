@@ -29,6 +29,7 @@ static _Atomic uint64_t bytes;
 struct stream {
 	int fd, ep, reg;        /* reg: the copy of ep by which fd was registered */
 	int readable, writable; /* cleared by EAGAIN and by short reads and writes, set by edges */
+	int closed;             /* no edge follows the last one: from then on it stays readable */
 	uint8_t *buf;
 	double start;
 	uint64_t taken;         /* of content, for the rate */
@@ -59,7 +60,8 @@ static int ready(struct stream *s, const int *flag)
 			return -1;
 		}
 		if (n == 1) {
-			s->readable |= (e.events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0;
+			s->closed |= (e.events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0;
+			s->readable |= s->closed || (e.events & EPOLLIN);
 			s->writable |= (e.events & (EPOLLOUT | EPOLLHUP | EPOLLERR)) != 0;
 		}
 	}
@@ -79,7 +81,7 @@ static ssize_t get(struct stream *s, void *p, size_t n)
 			continue;
 		}
 		if (k > 0 && (size_t)k < n)
-			s->readable = 0;
+			s->readable = s->closed;
 		return k;
 	}
 }
@@ -186,6 +188,7 @@ static const char *open_stream(struct stream *s)
 
 	s->fd = socket(ss.ss_family, SOCK_STREAM | SOCK_CLOEXEC | (nonblocking ? SOCK_NONBLOCK : 0), 0);
 	s->readable = s->writable = !nonblocking;
+	s->closed = 0;
 	s->taken = 0;
 	s->start = now();
 	if (connect(s->fd, (struct sockaddr *)&ss, len) && errno != EINPROGRESS)
