@@ -164,8 +164,6 @@ static const char *fetch(struct stream *s, int number, int last)
 	if (get_all(s, header, 6))
 		return strerror(errno);
 	n = get32(header + 2);
-	if (header[0] != request[0])
-		return "packet id";
 	if (unknown)
 		return n >= 1 && n <= META_MAX && !get_all(s, meta, n) && header[1] == 255 ? NULL : "expected an Error answer";
 	if (header[1] != tag + 1 || n < 4 + META_MIN || n > 4 + META_MAX)
