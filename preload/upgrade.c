@@ -306,6 +306,9 @@ static bool try_upgrade(int fd, struct vr_sock *s, sigset_t *set)
 			return false;
 		}
 		s->deciding = false;
+		/* A server that speaks first does so before the client, who waits for the session, has one: a later call decides. */
+		if (why == VR_REASON_NO_SESSION && side == VR_SIDE_SERVER && proto == VR_PROTO_ANY && vr_now_ms() < deadline)
+			return true;
 		if (why == VR_REASON_NONE) {
 			why = s->inflight ? VR_REASON_FD_BUSY : check(fd, s);
 			if (why == VR_REASON_NONE)

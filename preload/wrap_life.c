@@ -115,7 +115,7 @@ static void candidate(int fd, enum vr_side side, enum vr_protocol proto, const s
 	s->protocol = proto;
 	s->local = *local;
 	s->peer = *peer;
-	s->deadline = side == VR_SIDE_CLIENT && wait ? vr_now_ms() + wait : 0;
+	s->deadline = wait ? vr_now_ms() + wait : 0;
 	s->unknown = REAL(getsockopt)(fd, SOL_SOCKET, SO_COOKIE, &s->cookie, &len) != 0;
 	vr_count(VR_CTR_CONNECTIONS, 1);
 	vr_fd_set(fd, s);
