@@ -20,8 +20,9 @@
 	  "nothing to do, or protocol=any in the allowlist rule")                                  \
 	X(4, NO_SESSION, "no-session", "no session with this peer yet; one is being set up",       \
 	  "VORTEX_RDMA_CONNECT_WAIT_MS makes the first connection wait for it")                    \
-	X(5, NO_SHIM, "no-shim", "nobody answers on the peer's control port",                      \
-	  "start the peer under libvortex-rdma.so, open the control port in the firewall")         \
+	X(5, NO_SHIM, "no-shim", "the peer's control port does not answer this host",              \
+	  "start the peer under libvortex-rdma.so, allow this host in its allowlist, "             \
+	  "open its control port in the firewall")                                                 \
 	X(6, VERSION, "version", "the peer speaks another version of the protocol",                \
 	  "install the same release on both hosts")                                                \
 	X(7, NO_COMMON_FABRIC, "no-common-fabric", "the peer uses another provider or address format", \
@@ -54,7 +55,7 @@
 	  "see the log; please report it")                                                         \
 	X(22, CONTROL_PORT, "control-port", "the control port could not be opened here",           \
 	  "another program holds it: choose another VORTEX_RDMA_CONTROL_OFFSET on all hosts")      \
-	X(23, FABRIC_FAILED, "fabric-failed", "the fabric failed in mid-stream; the rest went over TCP", \
+	X(23, FABRIC_FAILED, "fabric-failed", "the fabric failed in mid-stream; the connection was reset", \
 	  "see the log of both hosts")                                                             \
 	X(24, CLOSED_EARLY, "closed-early", "closed before its first bytes told what it carries", "nothing to do")
 
