@@ -57,17 +57,19 @@ VR_EXPORT ssize_t send(int fd, const void *p, size_t n, int flags)
 	OUT(fd, &v, 1, REAL(send)(fd, p, n, flags));
 }
 
+/* TCP ignores an address on a connected socket, the pair would refuse it. Asked after the call was judged: it may be the one that swaps. */
+static bool ignores_address(int fd)
+{
+	struct vr_sock *s = vr_fd(fd);
+
+	return vr_is_sock(s) && atomic_load(&s->kind) == VR_KIND_UPGRADED && vr_fd_same(fd, s);
+}
+
 VR_EXPORT ssize_t sendto(int fd, const void *p, size_t n, int flags, const struct sockaddr *to, socklen_t len)
 {
 	struct iovec v = {(void *)p, n};
-	struct vr_sock *s = vr_fd(fd);
 
-	/* TCP ignores an address on a connected socket, the pair would refuse it */
-	if (to && vr_is_sock(s) && atomic_load(&s->kind) == VR_KIND_UPGRADED && vr_fd_same(fd, s)) {
-		to = NULL;
-		len = 0;
-	}
-	OUT(fd, &v, 1, REAL(sendto)(fd, p, n, flags, to, len));
+	OUT(fd, &v, 1, to && ignores_address(fd) ? REAL(sendto)(fd, p, n, flags, NULL, 0) : REAL(sendto)(fd, p, n, flags, to, len));
 }
 
 VR_EXPORT ssize_t sendmsg(int fd, const struct msghdr *m, int flags)
@@ -77,7 +79,12 @@ VR_EXPORT ssize_t sendmsg(int fd, const struct msghdr *m, int flags)
 	/* the kernel judges a bad pointer: only what it could read is looked at */
 	if (vr_is_sock(vr_fd(fd)) && !vr_read_caller(&copy, m, sizeof(copy)))
 		return REAL(sendmsg)(fd, m, flags);
-	OUT(fd, copy.msg_iov, (int)copy.msg_iovlen, REAL(sendmsg)(fd, m, flags));
+
+	bool named = copy.msg_name != NULL;
+
+	copy.msg_name = NULL;
+	copy.msg_namelen = 0;
+	OUT(fd, copy.msg_iov, (int)copy.msg_iovlen, REAL(sendmsg)(fd, named && ignores_address(fd) ? &copy : m, flags));
 }
 
 VR_EXPORT ssize_t write(int fd, const void *p, size_t n)

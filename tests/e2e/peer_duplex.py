@@ -61,7 +61,17 @@ else:
         s = socket.create_connection((sys.argv[2], int(sys.argv[3])))
         size = int(sys.argv[6])
         seed = random.randrange(1 << 30)
-        s.sendall(bytes.fromhex(sys.argv[5]) + seed.to_bytes(4, 'big') + size.to_bytes(4, 'big'))
+        first = bytes.fromhex(sys.argv[5]) + seed.to_bytes(4, 'big') + size.to_bytes(4, 'big')
+        # TCP ignores an address on a connected socket: in the call that swaps, and in one after it
+        for part in (first[:6], first[6:]):
+            if i % 3 == 0:
+                n = s.sendto(part, ('192.0.2.1', 9))
+            elif i % 3 == 1:
+                n = s.sendmsg([part], [], 0, ('192.0.2.1', 9))
+            else:
+                n = s.send(part)
+            if n != len(part):
+                sys.exit('client: short send')
         if not exchange(s, seed, seed + 1000000, size):
             sys.exit('client: wrong bytes')
     if os.environ.get('FORK'):  # a forked child has no engine, and ends like any process
